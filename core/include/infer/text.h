@@ -1,0 +1,132 @@
+/*
+ * Text in and out of a model: tokenizers and chat templates. Part of the engine API.
+ * Objects are immutable after creation: any number of threads may use one at once.
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INFER_TEXT_H
+#define INFER_TEXT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <infer/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Tokenizer ------------------------------------------------------------------------------------------- */
+
+typedef struct infer_tokenizer infer_tokenizer;
+
+/* What a vocabulary entry is (the values of GGUF's tokenizer.ggml.token_type). */
+#define INFER_TOKEN_NORMAL       1
+#define INFER_TOKEN_UNKNOWN      2
+#define INFER_TOKEN_CONTROL      3
+#define INFER_TOKEN_USER_DEFINED 4
+#define INFER_TOKEN_UNUSED       5
+#define INFER_TOKEN_BYTE         6
+
+/* A string of n bytes, which may hold NUL. */
+typedef struct infer_text {
+    const char *p;
+    uint64_t n;
+} infer_text;
+
+/* A vocabulary as a model file states it. Borrowed during infer_tokenizer_create_vocab only. Ids that are absent are
+ * -1. */
+typedef struct infer_vocab {
+    const char *model;        /* "gpt2" (byte-level BPE) or "llama" (SentencePiece BPE) */
+    const char *pre;          /* pre-tokenizer name such as "llama-bpe", "qwen2", "smollm"; NULL for SentencePiece */
+    uint32_t n_tokens;        /* entries in tokens, scores and types */
+    const infer_text *tokens; /* piece texts: byte-level alphabet for "gpt2", U+2581 as space for "llama" */
+    const float *scores;      /* NULL, or one a token ("llama": higher merges first) */
+    const int32_t *types;     /* NULL (all normal), or INFER_TOKEN_* */
+    uint32_t n_merges;
+    const infer_text *merges; /* "left right" in rank order; NULL for "llama" */
+    int32_t bos, eos, unk, sep, pad, eot;
+    int32_t add_bos, add_eos;         /* 0, 1, or -1: not stated (the kind's own default) */
+    int32_t add_space_prefix;         /* "llama": 0, 1, or -1 (default 1) */
+    int32_t remove_extra_whitespaces; /* "llama": 0, 1, or -1 (default 0) */
+} infer_vocab;
+
+/* INFER_E_UNSUPPORTED names an unknown model or pre-tokenizer (never a silent fallback); INFER_E_BAD_FILE an
+ * inconsistent vocabulary; INFER_E_NO_MEMORY. */
+INFER_API infer_status infer_tokenizer_create_vocab(const infer_vocab *v, infer_tokenizer **out, infer_error *err);
+
+/* From the text of a Hugging Face tokenizer.json, and tokenizer_config.json or NULL (bos/eos and add_bos there).
+ * INFER_E_BAD_FILE with the JSON path of what is wrong; INFER_E_UNSUPPORTED names a component type not known. */
+INFER_API infer_status infer_tokenizer_create_json(const char *json, size_t n, const char *config, size_t config_n,
+                                                   infer_tokenizer **out, infer_error *err);
+INFER_API void infer_tokenizer_destroy(infer_tokenizer *t);
+
+/* Flags of encode. */
+#define INFER_ENCODE_ADD_SPECIAL   1u /* put BOS/EOS where the tokenizer says so */
+#define INFER_ENCODE_PARSE_SPECIAL 2u /* special tokens' texts inside `text` become those tokens */
+
+/* Encodes n bytes of UTF-8 (invalid bytes are treated as U+FFFD where the reference does). *ids is an owned array
+ * (infer_ids_free) of *n_ids. Time O(n log n) for any input. INFER_E_NO_MEMORY, INFER_E_TOO_LARGE (n over 2^30). */
+INFER_API infer_status infer_tokenizer_encode(const infer_tokenizer *t, const char *text, size_t n, uint32_t flags,
+                                              int32_t **ids, size_t *n_ids, infer_error *err);
+INFER_API void infer_ids_free(int32_t *ids);
+
+#define INFER_DECODE_SKIP_SPECIAL 1u /* control tokens give no text */
+
+/* Decodes ids to an owned NUL-terminated string of *n bytes (infer_text_free). Bytes that are not valid UTF-8 become
+ * U+FFFD as the reference library does. An id out of range is INFER_E_INVALID. */
+INFER_API infer_status infer_tokenizer_decode(const infer_tokenizer *t, const int32_t *ids, size_t n_ids,
+                                              uint32_t flags, char **text, size_t *n, infer_error *err);
+INFER_API void infer_text_free(char *p);
+
+/* Streaming decode: gives the text of each id as soon as it is complete UTF-8. What the pieces concatenate to equals
+ * decode of all ids, whatever the cuts. One owner thread. */
+typedef struct infer_detok infer_detok;
+INFER_API infer_status infer_detok_create(const infer_tokenizer *t, uint32_t flags, infer_detok **out);
+/* *text is borrowed until the next call, *n may be 0 (nothing complete yet). No allocation once warmed up. */
+INFER_API infer_status infer_detok_push(infer_detok *d, int32_t id, const char **text, size_t *n);
+/* What is still held back (an incomplete character as U+FFFD); afterwards the object is as new. */
+INFER_API infer_status infer_detok_flush(infer_detok *d, const char **text, size_t *n);
+INFER_API void infer_detok_destroy(infer_detok *d);
+
+INFER_API uint32_t infer_tokenizer_n_tokens(const infer_tokenizer *t);
+/* The piece's raw text (as in the vocabulary file), borrowed; NULL when out of range. */
+INFER_API const char *infer_tokenizer_piece(const infer_tokenizer *t, int32_t id, size_t *n);
+/* The bytes that this id alone decodes to, in buf of cap bytes; returns the length needed (may exceed cap). */
+INFER_API size_t infer_tokenizer_token_bytes(const infer_tokenizer *t, int32_t id, char *buf, size_t cap);
+/* INFER_TOKEN_*; 0 when out of range. */
+INFER_API int32_t infer_tokenizer_type(const infer_tokenizer *t, int32_t id);
+/* The id of an exact piece text, -1 if there is none. */
+INFER_API int32_t infer_tokenizer_find(const infer_tokenizer *t, const char *piece, size_t n);
+INFER_API int32_t infer_tokenizer_bos(const infer_tokenizer *t); /* -1: none */
+INFER_API int32_t infer_tokenizer_eos(const infer_tokenizer *t);
+/* Whether generation ends at this id: EOS, EOT, and end-of-turn control tokens known by name (<|im_end|>, <|eot_id|>,
+ * …). */
+INFER_API int32_t infer_tokenizer_is_end(const infer_tokenizer *t, int32_t id);
+
+/* ---- Chat templates (Jinja) ------------------------------------------------------------------------------- */
+
+typedef struct infer_template infer_template;
+
+/* Compiles a Jinja template as transformers sets Jinja2 up (trim_blocks, lstrip_blocks, loop controls, generation
+ * blocks, raise_exception, strftime_now, tojson without HTML escapes). An unknown tag, filter, test, function or
+ * method that the template names is INFER_E_UNSUPPORTED with its name and line; a syntax error is INFER_E_BAD_FILE. */
+INFER_API infer_status infer_template_create(const char *src, size_t n, infer_template **out, infer_error *err);
+INFER_API void infer_template_destroy(infer_template *t);
+
+typedef struct infer_template_options {
+    uint64_t max_steps;  /* evaluation steps allowed; 0: 10 million */
+    uint64_t max_output; /* bytes allowed; 0: 16 MiB */
+    int64_t now;         /* seconds since the epoch that strftime_now sees, as UTC; 0: the clock, local time */
+} infer_template_options;
+
+/* Renders with the variables of a JSON object ("messages", "tools", "add_generation_prompt", "bos_token", …; order of
+ * keys is kept). *out is owned (infer_text_free), *out_n its length. A raise_exception call is INFER_E_INVALID with
+ * the template's message; an undefined operation INFER_E_INVALID with line and reason; a limit INFER_E_TOO_LARGE. */
+INFER_API infer_status infer_template_render(const infer_template *t, const char *vars_json, size_t vars_n,
+                                             const infer_template_options *opt, char **out, size_t *out_n,
+                                             infer_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
