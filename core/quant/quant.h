@@ -44,18 +44,23 @@ uint16_t infer_f32_to_bf16(float f);
 float infer_e4m3_to_f32(uint8_t v);
 uint8_t infer_f32_to_e4m3(float f);
 
-/* One matrix with its side planes, all borrowed. scale and zero may be NULL as q says. */
+/* One matrix with its side planes, all borrowed. scale and zero may be NULL as q says. The planes' entries follow each
+ * other without padding between rows: entry i of a U4 zero plane is a nibble of byte i / 2. */
 typedef struct infer_quant_planes {
     const void *data, *scale, *zero;
 } infer_quant_planes;
 
-/* Sizes in bytes of the three planes of an [n][k] matrix (0 for an absent one). */
+/* Sizes in bytes of the three planes of an [n][k] matrix (0 for an absent one). INFER_E_INVALID: q is none of the
+ * kinds that quant.h lists (planes beside a self-scaled format, a scale in a block format, an unknown id), or k is no
+ * multiple of the block; INFER_E_TOO_LARGE. */
 infer_status infer_quant_bytes(const infer_quant *q, uint64_t n, uint64_t k, uint64_t bytes[3]);
-/* Unpacks row `row` of an [n][k] matrix to k floats. */
+/* Unpacks row `row` of an [n][k] matrix to k floats: scale * (code - zero), rounded once after the subtraction.
+ * INFER_E_INVALID as above, for row >= n, and for a missing plane. */
 infer_status infer_quant_unpack_row(const infer_quant *q, const infer_quant_planes *p, uint64_t n, uint64_t k,
                                     uint64_t row, float *dst);
 /* Quantises an [n][k] float matrix into planes that the caller allocated by infer_quant_bytes: symmetric absmax
- * scales, or min-max with zero points where q has them. Reference quality, not fast. */
+ * scales (INFER_E_INVALID where zero_value leaves no room on one side), or min-max with zero points where q has them.
+ * Data I8, U8, U4 or fp8 (zero points: integers), else INFER_E_UNSUPPORTED. Reference quality, not fast. */
 infer_status infer_quant_pack(const infer_quant *q, const float *src, uint64_t n, uint64_t k, void *data, void *scale,
                               void *zero);
 

@@ -1,0 +1,31 @@
+/* q8_0: 32 signed bytes with one f16 scale. SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "quant/fmt.h"
+
+void infer_unpack_q8_0(const void *src, float *dst, uint64_t n)
+{
+    const uint8_t *p = src;
+    for (uint64_t b = 0; b < n; b += 32, p += 34) {
+        float d = infer_f16_to_f32(infer_load_u16(p));
+        for (int i = 0; i < 32; i++)
+            dst[b + (uint64_t)i] = (float)(int8_t)p[2 + i] * d;
+    }
+}
+
+void infer_pack_q8_0(const float *src, void *dst, uint64_t n)
+{
+    uint8_t *p = dst;
+    for (uint64_t b = 0; b < n; b += 32, p += 34) {
+        const float *x = src + b;
+        float peak = 0;
+        for (int i = 0; i < 32; i++)
+            peak = fmaxf(peak, fabsf(x[i]));
+        float d = peak / 127.0f, inverse = d != 0 ? 1.0f / d : 0;
+        infer_store_u16(p, infer_f32_to_f16(d));
+        for (int i = 0; i < 32; i++) { /* halves away from zero */
+            int q = infer_round_clamp(fabsf(x[i]) * inverse, 0, 127);
+            p[2 + i] = (uint8_t)(signbit(x[i]) ? -q : q);
+        }
+    }
+}
