@@ -1,0 +1,137 @@
+/*
+ * The engine: requests in, tokens out. One engine thread runs the step loop; these functions may be called from any
+ * thread, concurrently, unless noted. Times are nanoseconds of infer_engine_now.
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INFER_ENGINE_H
+#define INFER_ENGINE_H
+
+#include <infer/error.h>
+#include <infer/model.h>
+#include <infer/text.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct infer_engine infer_engine;
+
+typedef struct infer_engine_options {
+    uint32_t struct_size;
+    uint32_t max_queue;       /* waiting requests before submit answers INFER_E_BUSY; 0: 1024 */
+    uint32_t prefill_chunk;   /* most prompt tokens of one request in a step; 0: the step's whole budget */
+    uint32_t max_step_tokens; /* token budget of a step, at most the plan's max_batched_tokens; 0: that */
+} infer_engine_options;
+
+/* Makes the programs, the block pool and the engine thread. */
+INFER_API infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt, infer_engine **out,
+                                           infer_error *err);
+/* Cancels what runs, joins the thread. No other call may be under way. */
+INFER_API void infer_engine_destroy(infer_engine *e);
+
+/* Order of work: penalties, bias, (log-probabilities; greedy choice), temperature, top_k, top_p, min_p, draw. */
+typedef struct infer_sampling {
+    float temperature;        /* 0: greedy */
+    float top_p;              /* (0, 1]; 0 is read as 1 */
+    float min_p;              /* [0, 1) */
+    int32_t top_k;            /* 0: off */
+    float repetition_penalty; /* > 0; 0 is read as 1 */
+    float presence_penalty, frequency_penalty;
+    uint32_t n_bias;
+    uint64_t seed;                 /* the same seed and request give the same tokens */
+    const infer_sample_bias *bias; /* n_bias entries, copied */
+} infer_sampling;
+
+#define INFER_REQ_IGNORE_EOS    1u /* end tokens do not end it */
+#define INFER_REQ_PROMPT_LOGITS 2u /* on_logits is called for every prompt position */
+#define INFER_REQ_ECHO_STOP     4u /* the matched stop string stays in the text */
+
+typedef struct infer_request {
+    uint32_t struct_size;
+    uint32_t flags;        /* INFER_REQ_* */
+    void *user;            /* comes back in every event */
+    const int32_t *prompt; /* n_prompt token ids, at least 1; copied */
+    uint64_t n_prompt;
+    int64_t max_tokens; /* < 0: until the context is full; 0: none (prompt logits only) */
+    int64_t min_tokens; /* end tokens are forbidden before */
+    infer_sampling sampling;
+    const char *const *stop; /* n_stop strings that end the text; copied; at most 16 of at most 256 bytes */
+    const int32_t *stop_ids; /* n_stop_ids ids that end it */
+    uint32_t n_stop, n_stop_ids;
+    uint32_t n_top_logprobs; /* 0..20 alternatives with each token */
+    int32_t priority;        /* lower first */
+    /* With INFER_REQ_PROMPT_LOGITS: logits[n_vocab] after prompt token `pos`. On the engine thread: return soon. */
+    void (*on_logits)(void *user, uint64_t pos, const float *logits, uint32_t n_vocab);
+    void *logits_user;
+} infer_request;
+
+/* INFER_E_INVALID (an id out of range, a sampling value; the text names it), INFER_E_TOO_LARGE (prompt + 1 over the
+ * context: never truncated), INFER_E_BUSY (queue full), INFER_E_NO_MEMORY, or the engine's own fatal status. */
+INFER_API infer_status infer_engine_submit(infer_engine *e, const infer_request *req, uint64_t *id, infer_error *err);
+/* The request ends with INFER_FINISH_CANCELLED at the next step not yet submitted. An unknown id is ignored. */
+INFER_API void infer_engine_cancel(infer_engine *e, uint64_t id);
+
+#define INFER_EVENT_TOKEN 1u
+#define INFER_EVENT_DONE  2u
+
+#define INFER_FINISH_STOP      1u /* an end token, stop id or stop string */
+#define INFER_FINISH_LENGTH    2u
+#define INFER_FINISH_CANCELLED 3u
+#define INFER_FINISH_ERROR     4u /* status says what */
+
+typedef struct infer_logprob {
+    int32_t id;
+    float logprob;
+} infer_logprob;
+
+typedef struct infer_event {
+    uint64_t id;
+    void *user;
+    uint32_t type;   /* INFER_EVENT_* */
+    uint32_t finish; /* DONE: INFER_FINISH_* */
+    infer_status status;
+    int32_t token; /* TOKEN: the id; an end token is not reported */
+    float logprob;
+    uint32_t n_top;
+    const infer_logprob *top;
+    /* Text that became certain with this event (complete UTF-8, no part of a stop string); may be empty. DONE carries
+     * what was held back. */
+    const char *text;
+    uint64_t n_text;
+    /* DONE only */
+    const char *error; /* text for status */
+    uint64_t n_prompt, n_cached, n_generated;
+    uint64_t t_submit, t_first_run, t_first_token, t_end; /* 0: never */
+} infer_event;
+
+/* Waits up to timeout_ms (-1: for ever) for events; *n of them at *events, borrowed until the next poll. One polling
+ * thread. Events of one request come in order. A fatal engine failure ends every request with its status, then poll
+ * returns that status. */
+INFER_API infer_status infer_engine_poll(infer_engine *e, int32_t timeout_ms, const infer_event **events, uint32_t *n);
+/* Makes a waiting poll return (with n = 0 if there is nothing). */
+INFER_API void infer_engine_wake(infer_engine *e);
+
+typedef struct infer_engine_stats {
+    uint32_t struct_size;
+    uint32_t n_running, n_waiting;
+    uint32_t block_size;
+    uint64_t blocks_total, blocks_used;
+    uint64_t kv_tokens_used; /* filled slots in used blocks */
+    uint64_t steps, prompt_tokens, generated_tokens, preemptions, finished, cancelled, failed;
+    uint64_t step_tokens_last, step_seqs_last;
+    uint64_t device_busy_ns, step_ns; /* sums over steps */
+    uint64_t last_token_ns;           /* when a token was last made, 0: never */
+    uint64_t fallback_ops;            /* ops run on the host for a device that lacks them, so far */
+    uint64_t copy_bytes;              /* between devices, so far */
+    infer_status fatal;
+} infer_engine_stats;
+INFER_API void infer_engine_get_stats(infer_engine *e, infer_engine_stats *out);
+INFER_API uint64_t infer_engine_now(void);
+/* The context a request may use, prompt and output together. */
+INFER_API uint32_t infer_engine_ctx_size(const infer_engine *e);
+INFER_API infer_model *infer_engine_model(const infer_engine *e);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

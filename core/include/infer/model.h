@@ -1,0 +1,158 @@
+/*
+ * Runtime (devices), model files, plans, and models on devices. Part of the engine API.
+ *
+ *   infer_runtime   what devices there are                       one or more a process
+ *   infer_file      a checked model file, metadata only          immutable, shared
+ *   infer_plan      where its layers and cache will lie, with the exact memory ledger; made before anything is loaded
+ *   infer_model     the weights on a plan
+ *   infer_engine    requests on a model (engine.h)
+ *
+ * Every object is created and destroyed explicitly and outlives what is made from it. Unless a comment says otherwise a
+ * function may be called from any thread, one at a time per object. Option structs start with struct_size; zero in any
+ * other field means the default.
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INFER_MODEL_H
+#define INFER_MODEL_H
+
+#include <infer/backend.h>
+#include <infer/error.h>
+#include <infer/text.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Runtime ----------------------------------------------------------------------------------------------- */
+
+typedef struct infer_runtime infer_runtime;
+
+typedef struct infer_runtime_options {
+    uint32_t struct_size;
+    int32_t log_level; /* 0 errors … 3 debug */
+    /* Receives one line a record, from any thread; NULL: silent. */
+    void (*log)(void *user, int level, const char *area, const char *text);
+    void *user;
+    const char *backend_path;   /* extra module folders, colon-separated */
+    const char *allow_backends; /* comma-separated names; NULL: all */
+    const char *deny_backends;
+    const char *machine;         /* hwloc XML file or "synthetic:…" instead of this machine's topology */
+    const char *const *settings; /* n_settings strings "BACKEND.KEY=VALUE", such as "cpu.threads=2" */
+    uint32_t n_settings;
+    uint32_t validate; /* check every call to a plugin */
+} infer_runtime_options;
+
+INFER_API infer_status infer_runtime_create(const infer_runtime_options *opt, infer_runtime **out, infer_error *err);
+INFER_API void infer_runtime_destroy(infer_runtime *rt);
+
+typedef struct infer_backend_row {
+    const char *name, *path, *version, *vendor;
+    uint32_t abi_major, abi_minor;
+    infer_status status; /* not OK: it did not load, and why */
+    const char *reason;
+} infer_backend_row;
+INFER_API uint32_t infer_runtime_n_backends(const infer_runtime *rt);
+INFER_API infer_status infer_runtime_backend(const infer_runtime *rt, uint32_t i, infer_backend_row *out);
+
+typedef struct infer_device_row {
+    const char *id;      /* "cpu0" */
+    const char *backend; /* "cpu" */
+    const infer_device_info *info;
+    const char *same_as; /* id of the preferred row for the same physical device, or NULL */
+} infer_device_row;
+/* Probes on first use. Strings are borrowed from the runtime. */
+INFER_API infer_status infer_runtime_probe(infer_runtime *rt, infer_error *err);
+INFER_API uint32_t infer_runtime_n_devices(const infer_runtime *rt);
+INFER_API infer_status infer_runtime_device(const infer_runtime *rt, uint32_t i, infer_device_row *out);
+
+/* What only an opened device knows (opens and closes it). reference ops that it refuses for lack of code are listed in
+ * `refused`, comma-separated op names, owned (infer_text_free); may be NULL. */
+typedef struct infer_device_detail {
+    infer_device_props props;
+    infer_heap_info heap;
+    infer_heap_stats stats;
+    char *refused;
+} infer_device_detail;
+INFER_API infer_status infer_runtime_device_detail(infer_runtime *rt, const char *id, infer_device_detail *out,
+                                                   infer_error *err);
+
+/* Facts of the machine from hwloc as one JSON object, owned (infer_text_free). */
+INFER_API infer_status infer_runtime_topology_json(const infer_runtime *rt, char **json, infer_error *err);
+
+/* ---- Model files ------------------------------------------------------------------------------------------- */
+
+typedef struct infer_file infer_file;
+
+/* Opens and checks a model file completely: header, metadata, tensor table, architecture, tensor shapes. A wrong file
+ * is INFER_E_BAD_FILE with field and offset; an architecture, tokenizer or tensor type not known INFER_E_UNSUPPORTED by
+ * name. */
+INFER_API infer_status infer_file_open(const char *path, infer_file **out, infer_error *err);
+INFER_API void infer_file_destroy(infer_file *f);
+
+typedef struct infer_file_info {
+    const char *path, *arch, *name; /* name: general.name or the file's */
+    const char *type;               /* such as "Q4_1" or "mixed": the commonest type among matrices, upper case */
+    uint64_t bytes, tensor_bytes, n_params;
+    uint32_t n_tensors, n_layers, n_vocab, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_experts, n_experts_used;
+    uint32_t n_ctx_train;
+} infer_file_info;
+INFER_API void infer_file_get_info(const infer_file *f, infer_file_info *out);
+/* Made on first use, owned by the file. */
+INFER_API infer_status infer_file_tokenizer(infer_file *f, const infer_tokenizer **out, infer_error *err);
+/* The source of the file's chat template, or of the named one; NULL: none. Borrowed; *n its length. */
+INFER_API const char *infer_file_chat_template(const infer_file *f, const char *name, size_t *n);
+
+/* ---- Plans ------------------------------------------------------------------------------------------------- */
+
+typedef struct infer_plan infer_plan;
+
+typedef struct infer_plan_options {
+    uint32_t struct_size;
+    uint32_t ctx_size;           /* tokens a request may hold; 0: the model's, at most 4096 */
+    uint32_t n_parallel;         /* sequences that may run at once; 0: 8 */
+    uint32_t max_batched_tokens; /* rows of a step; 0: 512 */
+    uint32_t max_logit_rows;     /* rows whose logits a step may give; 0: n_parallel */
+    uint32_t block_size;         /* tokens a cache block; 0: what the devices prefer */
+    uint32_t n_gpu_layers_set;   /* 1: n_gpu_layers holds */
+    int32_t n_gpu_layers;        /* layers on accelerators; -1: all */
+    const char *devices;      /* "cpu0,sim0": ids in the order of layers; NULL: chosen. "ref0" is the reference path */
+    const char *tensor_split; /* "3,1": shares of layers, one a device; NULL: by what fits */
+    const char *cache_type_k, *cache_type_v; /* "f16" (default), "f32", "bf16", "q8_0", "q4_0", "f8_e4m3" */
+    uint64_t kv_cache_memory;  /* bytes of KV over all devices; 0: ctx_size x n_parallel tokens, or what fits */
+    double memory_utilization; /* of a device's budget that may be used; 0: 0.9 */
+    uint32_t allow_cpu_fallback;
+    uint32_t reserved;
+} infer_plan_options;
+
+/* Decides and accounts; loads nothing. INFER_E_NO_DEVICE, INFER_E_NO_FIT (the text has the smallest change that would
+ * fit), INFER_E_INVALID (an option). */
+INFER_API infer_status infer_plan_create(infer_runtime *rt, infer_file *f, const infer_plan_options *opt,
+                                         infer_plan **out, infer_error *err);
+INFER_API void infer_plan_destroy(infer_plan *p);
+/* {stages[], ledger[], predicted{}, reasons[], fallbacks[], kv{}} as one JSON object, owned (infer_text_free). */
+INFER_API infer_status infer_plan_json(const infer_plan *p, char **json, infer_error *err);
+
+/* ---- Models ------------------------------------------------------------------------------------------------ */
+
+typedef struct infer_model infer_model;
+
+/* Loads the weights as planned. progress (may be NULL) is called from the calling thread with bytes done and total.
+ * The plan and file may be destroyed afterwards only when the model is. */
+INFER_API infer_status infer_model_load(infer_plan *p, void (*progress)(void *user, uint64_t done, uint64_t total),
+                                        void *user, infer_model **out, infer_error *err);
+INFER_API void infer_model_destroy(infer_model *m);
+INFER_API infer_file *infer_model_file(const infer_model *m);
+
+/* Bytes booked on the model's devices now, against the plan's ledger. */
+typedef struct infer_memory_row {
+    char device[32];
+    char kind[16]; /* "weights", "kv", "activations", "workspace", "adapters", "context", "reserve" */
+    uint64_t planned, booked;
+} infer_memory_row;
+/* Writes up to cap rows, returns how many there are. */
+INFER_API uint32_t infer_model_memory(const infer_model *m, infer_memory_row *rows, uint32_t cap);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
