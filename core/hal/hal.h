@@ -51,6 +51,9 @@ typedef struct infer_hal_backend_info {
     const infer_plugin_desc *desc; /* NULL when it did not load */
     infer_status status;
     const char *reason;
+    /* For the conformance kit only: the module's query function and the services it is given; NULL: not loaded. */
+    infer_plugin_query_fn query;
+    const infer_host *host;
 } infer_hal_backend_info;
 uint32_t infer_hal_n_backends(const infer_hal *h);
 void infer_hal_backend(const infer_hal *h, uint32_t i, infer_hal_backend_info *out);
@@ -144,6 +147,8 @@ void infer_hal_tl_destroy(infer_hal_tl *tl);
 infer_status infer_hal_tl_query(infer_hal_tl *tl, uint64_t *value);                    /* [any] */
 infer_status infer_hal_tl_wait(infer_hal_tl *tl, uint64_t value, uint64_t timeout_ns); /* [any] */
 infer_status infer_hal_tl_signal_host(infer_hal_tl *tl, uint64_t value);               /* [any] */
+/* What the plugin's queue functions take for it (its own object, or the host's): for the conformance kit only. */
+infer_timeline *infer_hal_tl_handle(const infer_hal_tl *tl);
 
 /* ---- Work --------------------------------------------------------------------------------------------------- */
 

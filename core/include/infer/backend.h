@@ -238,9 +238,10 @@ typedef struct infer_weight_desc {
     infer_shard shard;
 } infer_weight_desc;
 
-#define INFER_WEIGHT_IN_PLACE 1u /* the source bytes are the packed image: an imported mapping may be bound as it is   \
-                                  */
-#define INFER_WEIGHT_DEQUANT 2u  /* converted to another format at load */
+#define INFER_WEIGHT_IN_PLACE                                                                                          \
+    1u                          /* the source bytes are the packed image: an imported mapping may be bound as it is    \
+                                 */
+#define INFER_WEIGHT_DEQUANT 2u /* converted to another format at load */
 
 typedef struct infer_weight_plan {
     uint32_t struct_size;
@@ -391,6 +392,9 @@ typedef struct infer_host {
     infer_status (*pack)(void *ctx, infer_format format, const float *src, void *dst, uint64_t n);
     /* Replays a view's ops through the plugin's own cmd_op onto a queue: for capture inside prog_instantiate. */
     infer_status (*replay)(void *ctx, const infer_graph_view *view, const infer_range *slots, infer_queue *queue);
+    /* Whether ref_op takes this descriptor: OK, UNSUPPORTED (op id, revision, an unknown bit, a format) or INVALID
+     * (shapes or attributes disagree). For plugins that answer op_query on the strength of ref_op. */
+    infer_status (*op_check)(void *ctx, const infer_op_desc *op);
 } infer_host;
 
 /* ---- The backend's table --------------------------------------------------------------------------------- */
