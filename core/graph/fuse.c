@@ -1,0 +1,138 @@
+/* Fusion: rewrites pairs of nodes of one device into one where the device says that it takes the fused form. Runs
+ * before the memory plan, so that re-use can never forbid a fusion. SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "graph/compile.h"
+
+/* uses[v]: how many operands read v's memory; user[v]: the last node that does; maker[v]: the node that writes it. */
+typedef struct fuse_maps {
+    uint32_t *uses;
+    int32_t *user, *maker;
+} fuse_maps;
+
+static void map_node(const infer_graph *g, int32_t i, fuse_maps *m)
+{
+    const infer_gnode *n = &g->nodes[i];
+    for (uint32_t k = 0; k < n->n_in; k++) {
+        if (n->in[k] < 0)
+            continue;
+        infer_val r = infer_graph_root(g, n->in[k]);
+        m->uses[r]++;
+        m->user[r] = i;
+    }
+    for (uint32_t k = 0; k < n->n_out; k++)
+        m->maker[infer_graph_root(g, n->out[k])] = i;
+}
+
+/* Whether the device runs candidate `n` as one op, with all its epilogues. Keeps the answer on success. */
+static int accepts(const infer_graph *g, const infer_graph_target *t, infer_gnode *n)
+{
+    infer_op_answer a;
+    if (infer_graph_ask(g, t, n, n->dev, &a) != INFER_OK || a.level != INFER_LEVEL_NATIVE ||
+        a.n_epilogue < n->n_epilogue)
+        return 0;
+    n->answer = a;
+    return 1;
+}
+
+/* MATMUL -> ADD with a value that is older than the product: the product adds it while storing. */
+static int fuse_residual(infer_graph *g, const infer_graph_target *t, int32_t i, fuse_maps *m)
+{
+    infer_gnode *add = &g->nodes[i];
+    if (add->op != INFER_OP_ADD)
+        return 0;
+    for (uint32_t side = 0; side < 2; side++) {
+        infer_val prod = add->in[side], other = add->in[1 - side];
+        if (prod < 0 || other < 0 || g->vals[prod].kind != INFER_VAL_ACT || g->vals[prod].keep ||
+            g->vals[other].kind != INFER_VAL_ACT || g->vals[other].desc.rank != g->vals[prod].desc.rank)
+            continue;
+        infer_val root = infer_graph_root(g, prod);
+        int32_t mi = m->maker[root];
+        if (mi < 0 || m->uses[root] != 1 || prod != root || m->maker[infer_graph_root(g, other)] > mi)
+            continue;
+        infer_gnode *mat = &g->nodes[mi];
+        if (mat->op != INFER_OP_MATMUL || mat->dev != add->dev || mat->n_epilogue || mat->removed ||
+            mat->n_in >= INFER_OP_MAX_OPERANDS)
+            continue;
+        infer_gnode cand = *mat;
+        cand.in[cand.n_in] = other;
+        cand.epilogue[0] = (infer_epilogue){.kind = INFER_EPI_RESIDUAL, .operand = cand.n_in};
+        cand.n_in++;
+        cand.n_epilogue = 1;
+        cand.out[0] = add->out[0];
+        if (!accepts(g, t, &cand))
+            continue;
+        *mat = cand;
+        add->removed = 1;
+        m->maker[infer_graph_root(g, add->out[0])] = mi;
+        m->user[infer_graph_root(g, other)] = mi;
+        m->uses[root] = 0;
+        return 1;
+    }
+    return 0;
+}
+
+/* ADD -> RMS_NORM of the sum. */
+static int fuse_add_norm(infer_graph *g, const infer_graph_target *t, int32_t i, fuse_maps *m)
+{
+    infer_gnode *norm = &g->nodes[i];
+    if (norm->op != INFER_OP_RMS_NORM || norm->in[1] < 0)
+        return 0;
+    infer_val sum = norm->in[0];
+    infer_val root = infer_graph_root(g, sum);
+    int32_t ai = m->maker[root];
+    if (sum != root || ai < 0)
+        return 0;
+    infer_gnode *add = &g->nodes[ai];
+    if (add->op != INFER_OP_ADD || add->dev != norm->dev || add->removed || add->program != norm->program)
+        return 0;
+    infer_gnode cand = *norm;
+    cand.op = INFER_OP_ADD_RMS_NORM;
+    cand.in[0] = add->in[0];
+    cand.in[1] = add->in[1];
+    cand.in[2] = norm->in[1];
+    cand.n_in = 3;
+    cand.out[1] = add->out[0];
+    cand.n_out = 2;
+    if (!accepts(g, t, &cand))
+        return 0;
+    /* It takes the sum's place: everything it reads is made by then. */
+    cand.layer = add->layer;
+    *add = cand;
+    norm->removed = 1;
+    m->uses[root]--;
+    m->maker[infer_graph_root(g, cand.out[0])] = ai;
+    return 1;
+}
+
+static int (*const patterns[])(infer_graph *, const infer_graph_target *, int32_t, fuse_maps *) = {
+    fuse_residual,
+    fuse_add_norm,
+};
+
+infer_status infer_graph_fuse(infer_graph *g, const infer_graph_target *t, infer_error *err)
+{
+    infer_status s = INFER_OK;
+    fuse_maps m = {infer_calloc(g->n_vals, sizeof *m.uses), infer_malloc(g->n_vals * sizeof *m.user),
+                   infer_malloc(g->n_vals * sizeof *m.maker)};
+    if (!m.uses || !m.user || !m.maker) {
+        s = infer_error_set(err, INFER_E_NO_MEMORY, "fuse: no host memory for %u values", g->n_vals);
+        goto out;
+    }
+    for (uint32_t i = 0; i < g->n_vals; i++)
+        m.user[i] = m.maker[i] = -1;
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        map_node(g, (int32_t)i, &m);
+    for (size_t p = 0; p < sizeof patterns / sizeof patterns[0]; p++)
+        for (uint32_t i = 0; i < g->n_nodes; i++)
+            if (!g->nodes[i].removed)
+                patterns[p](g, t, (int32_t)i, &m);
+out:
+    infer_free(m.uses);
+    infer_free(m.user);
+    infer_free(m.maker);
+    return s;
+}

@@ -1,0 +1,76 @@
+/*
+ * The paged cache manager: one logical page table over all devices. A block id means the same tokens on every device;
+ * what lies where is the devices' affair (planes of the layers that live there). Reference counts, copy-on-write,
+ * truncation. One thread (the engine's); no allocation after creation except where said. SPDX-License-Identifier:
+ * Apache-2.0
+ */
+#ifndef INFER_KV_KV_H
+#define INFER_KV_KV_H
+
+#include <stdint.h>
+
+#include <infer/backend.h>
+
+#include "base/error.h"
+
+typedef struct infer_kv_pool infer_kv_pool;
+
+/* n_blocks >= 1 ids of block_size tokens each. */
+infer_status infer_kv_pool_create(uint32_t n_blocks, uint32_t block_size, infer_kv_pool **out, infer_error *err);
+void infer_kv_pool_destroy(infer_kv_pool *p);
+uint32_t infer_kv_pool_block_size(const infer_kv_pool *p);
+uint32_t infer_kv_pool_total(const infer_kv_pool *p);
+uint32_t infer_kv_pool_free(const infer_kv_pool *p);
+/* References to a block (0: free). */
+uint32_t infer_kv_pool_refs(const infer_kv_pool *p, int32_t block);
+
+/* One sequence's pages: token t lies in blocks[t / block_size]. */
+typedef struct infer_kv_seq {
+    int32_t *blocks;
+    uint32_t n_blocks, cap_blocks;
+    uint64_t n_tokens;
+} infer_kv_seq;
+
+/* A block whose content must be copied (all layers and planes) before the step that reads or writes `dst`. */
+typedef struct infer_kv_copy {
+    int32_t src, dst;
+} infer_kv_copy;
+
+/* Makes room for a table of max_tokens tokens; the only allocation of a sequence. */
+infer_status infer_kv_seq_init(const infer_kv_pool *p, infer_kv_seq *s, uint64_t max_tokens, infer_error *err);
+/* Gives all blocks back and frees the table. Safe on a zeroed struct. */
+void infer_kv_seq_free(infer_kv_pool *p, infer_kv_seq *s);
+/* Blocks that growing by n_more tokens would take from the pool (fresh ones and one for copy-on-write). */
+uint32_t infer_kv_seq_need(const infer_kv_pool *p, const infer_kv_seq *s, uint64_t n_more);
+/* Grows the sequence by n_more tokens. A last block that is shared is replaced by a fresh one, reported in *copy with
+ * *n_copy = 1. INFER_E_NO_MEMORY leaves everything as it was; INFER_E_TOO_LARGE: over max_tokens. */
+infer_status infer_kv_seq_grow(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_more, infer_kv_copy *copy,
+                               uint32_t *n_copy);
+/* Forgets tokens from n_tokens on and gives back blocks that hold none. */
+void infer_kv_seq_truncate(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_tokens);
+/* Makes `child` (initialised, empty) share all of `parent`'s blocks. */
+infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, infer_kv_seq *child);
+/* The cache slot of token t: block * block_size + offset. */
+int32_t infer_kv_seq_slot(const infer_kv_pool *p, const infer_kv_seq *s, uint64_t t);
+
+/* ---- Groups: how the planes of some layers lie in a device's KV buffer ------------------------------------------ */
+
+/* Byte layout on one device: for each of its layers, in order, K plane then V plane, each n_blocks blocks. */
+typedef struct infer_kv_layout {
+    infer_kv_spec spec;
+    uint32_t block_size;
+    uint64_t n_blocks;
+    uint64_t plane_bytes[4];  /* of one layer */
+    uint64_t plane_offset[4]; /* within a layer */
+    uint64_t layer_bytes;
+    uint64_t total_bytes;
+} infer_kv_layout;
+
+/* Bytes of one block of one layer, all planes, at a block size (canonical layout). */
+infer_status infer_kv_block_bytes(const infer_kv_spec *spec, uint32_t block_size, uint64_t planes[4], uint64_t *total);
+infer_status infer_kv_layout_make(const infer_kv_spec *spec, uint32_t block_size, uint64_t n_blocks, uint32_t align,
+                                  infer_kv_layout *out);
+/* Offset and size of a plane of a layer (absolute layer number, within spec's range). */
+void infer_kv_layout_plane(const infer_kv_layout *l, uint32_t layer, uint32_t plane, uint64_t *offset, uint64_t *bytes);
+
+#endif

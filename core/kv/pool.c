@@ -1,0 +1,168 @@
+/* Block pool and sequences' page tables. Knows no device: ids only. SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "kv/kv.h"
+
+struct infer_kv_pool {
+    uint32_t n_blocks, block_size;
+    uint32_t n_free;
+    int32_t *free_list; /* a stack: the most recently freed block is reused first, its memory is warm */
+    uint32_t *refs;
+};
+
+infer_status infer_kv_pool_create(uint32_t n_blocks, uint32_t block_size, infer_kv_pool **out, infer_error *err)
+{
+    if (!n_blocks || n_blocks > INT32_MAX || !block_size || (uint64_t)n_blocks * block_size > INT32_MAX)
+        return infer_error_set(err, INFER_E_INVALID, "cache pool: %u blocks of %u tokens are out of range", n_blocks,
+                               block_size);
+    infer_kv_pool *p = infer_calloc(1, sizeof *p);
+    if (!p)
+        goto no_memory;
+    p->n_blocks = n_blocks;
+    p->block_size = block_size;
+    p->free_list = infer_calloc(n_blocks, sizeof *p->free_list);
+    p->refs = infer_calloc(n_blocks, sizeof *p->refs);
+    if (!p->free_list || !p->refs)
+        goto no_memory;
+    for (uint32_t i = 0; i < n_blocks; i++)
+        p->free_list[i] = (int32_t)(n_blocks - 1 - i);
+    p->n_free = n_blocks;
+    *out = p;
+    return INFER_OK;
+no_memory:
+    infer_kv_pool_destroy(p);
+    return infer_error_set(err, INFER_E_NO_MEMORY, "cache pool: no host memory for %u block records", n_blocks);
+}
+
+void infer_kv_pool_destroy(infer_kv_pool *p)
+{
+    if (!p)
+        return;
+    infer_free(p->free_list);
+    infer_free(p->refs);
+    infer_free(p);
+}
+
+uint32_t infer_kv_pool_block_size(const infer_kv_pool *p)
+{
+    return p->block_size;
+}
+
+uint32_t infer_kv_pool_total(const infer_kv_pool *p)
+{
+    return p->n_blocks;
+}
+
+uint32_t infer_kv_pool_free(const infer_kv_pool *p)
+{
+    return p->n_free;
+}
+
+uint32_t infer_kv_pool_refs(const infer_kv_pool *p, int32_t block)
+{
+    return block >= 0 && (uint32_t)block < p->n_blocks ? p->refs[block] : 0;
+}
+
+static int32_t take(infer_kv_pool *p)
+{
+    int32_t b = p->free_list[--p->n_free];
+    p->refs[b] = 1;
+    return b;
+}
+
+static void drop(infer_kv_pool *p, int32_t b)
+{
+    if (--p->refs[b] == 0)
+        p->free_list[p->n_free++] = b;
+}
+
+infer_status infer_kv_seq_init(const infer_kv_pool *p, infer_kv_seq *s, uint64_t max_tokens, infer_error *err)
+{
+    uint64_t cap = max_tokens / p->block_size + (max_tokens % p->block_size != 0);
+    memset(s, 0, sizeof *s);
+    if (cap > INT32_MAX)
+        return infer_error_set(err, INFER_E_TOO_LARGE, "sequence: %llu tokens are out of range",
+                               (unsigned long long)max_tokens);
+    s->blocks = infer_calloc(cap ? (size_t)cap : 1, sizeof *s->blocks);
+    if (!s->blocks)
+        return infer_error_set(err, INFER_E_NO_MEMORY, "sequence: no host memory for its block table");
+    s->cap_blocks = (uint32_t)cap;
+    return INFER_OK;
+}
+
+void infer_kv_seq_free(infer_kv_pool *p, infer_kv_seq *s)
+{
+    for (uint32_t i = 0; i < s->n_blocks; i++)
+        drop(p, s->blocks[i]);
+    infer_free(s->blocks);
+    memset(s, 0, sizeof *s);
+}
+
+/* Whether the next token would be written into a block that somebody else also holds. */
+static int tail_is_shared(const infer_kv_pool *p, const infer_kv_seq *s)
+{
+    return s->n_tokens % p->block_size && p->refs[s->blocks[s->n_tokens / p->block_size]] > 1;
+}
+
+uint32_t infer_kv_seq_need(const infer_kv_pool *p, const infer_kv_seq *s, uint64_t n_more)
+{
+    if (!n_more)
+        return 0;
+    uint64_t blocks = (s->n_tokens + n_more + p->block_size - 1) / p->block_size;
+    uint64_t need = blocks > s->n_blocks ? blocks - s->n_blocks : 0;
+    need += (uint64_t)tail_is_shared(p, s);
+    return need > UINT32_MAX ? UINT32_MAX : (uint32_t)need;
+}
+
+infer_status infer_kv_seq_grow(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_more, infer_kv_copy *copy,
+                               uint32_t *n_copy)
+{
+    *n_copy = 0;
+    if (n_more > (uint64_t)s->cap_blocks * p->block_size - s->n_tokens)
+        return INFER_E_TOO_LARGE;
+    if (infer_kv_seq_need(p, s, n_more) > p->n_free)
+        return INFER_E_NO_MEMORY;
+    if (n_more && tail_is_shared(p, s)) {
+        uint32_t i = (uint32_t)(s->n_tokens / p->block_size);
+        *copy = (infer_kv_copy){s->blocks[i], take(p)};
+        *n_copy = 1;
+        drop(p, s->blocks[i]);
+        s->blocks[i] = copy->dst;
+    }
+    uint64_t blocks = (s->n_tokens + n_more + p->block_size - 1) / p->block_size;
+    while (s->n_blocks < blocks)
+        s->blocks[s->n_blocks++] = take(p);
+    s->n_tokens += n_more;
+    return INFER_OK;
+}
+
+void infer_kv_seq_truncate(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_tokens)
+{
+    if (n_tokens >= s->n_tokens)
+        return;
+    uint64_t keep = (n_tokens + p->block_size - 1) / p->block_size;
+    while (s->n_blocks > keep)
+        drop(p, s->blocks[--s->n_blocks]);
+    s->n_tokens = n_tokens;
+}
+
+infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, infer_kv_seq *child)
+{
+    if (child->n_blocks || child->cap_blocks < parent->n_blocks)
+        return INFER_E_INVALID;
+    for (uint32_t i = 0; i < parent->n_blocks; i++) {
+        child->blocks[i] = parent->blocks[i];
+        p->refs[parent->blocks[i]]++;
+    }
+    child->n_blocks = parent->n_blocks;
+    child->n_tokens = parent->n_tokens;
+    return INFER_OK;
+}
+
+int32_t infer_kv_seq_slot(const infer_kv_pool *p, const infer_kv_seq *s, uint64_t t)
+{
+    return s->blocks[t / p->block_size] * (int32_t)p->block_size + (int32_t)(t % p->block_size);
+}
