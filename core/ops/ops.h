@@ -11,17 +11,26 @@
  * counts block or NULL (then rows_from must be static). Host pointers aligned as the format's scalars need. */
 typedef infer_status (*infer_ref_fn)(const infer_op_desc *op, void *const *data, int64_t rows);
 
+/* A row of the table. `sig` is the shape rule that check.c enforces, also the text for documentation: operands
+ * "name[axes]:class" with "?" for an optional one, inputs -> outputs. An axis letter has one size throughout; "n" is
+ * the rows axis; "..." any further axes, the same wherever it stands; "|" separates alternatives of different rank.
+ * Classes: f plain float, w weight of any storage format (side planes allowed), p cache plane, i i32, u u32, h u16, b
+ * records (bytes), a any. */
 typedef struct infer_op_info {
     infer_op_id id;
     const char *name; /* lower case, such as "attn_paged" */
+    const char *sig;
     uint8_t n_in_min, n_in_max, n_out_min, n_out_max;
+    uint8_t rows_of;                                                  /* operand whose axis 0 rows_from bounds */
+    uint8_t takes_epilogue;                                           /* the first output is plain float rows */
+    uint8_t inout;                                                    /* bit i: output i keeps what it is not given */
+    uint8_t writes_in;                                                /* bit i: input i is also written */
     uint32_t attrs_size;                                              /* of the attribute struct, 0: none */
-    uint64_t inout;                                                   /* bit i: output i also holds input (KV pools) */
-    infer_status (*check)(const infer_op_desc *op, infer_error *err); /* shapes, formats and attributes agree */
-    infer_ref_fn ref;                                                 /* NULL: id reserved, no reference yet */
+    infer_status (*check)(const infer_op_desc *op, infer_error *err); /* what sig does not say; may be NULL */
+    infer_ref_fn ref;                                                 /* NULL: a collective, nothing alone */
 } infer_op_info;
 
-/* NULL for an unknown or reserved id. */
+/* NULL for an unknown id. */
 const infer_op_info *infer_op_get(infer_op_id id);
 const infer_op_info *infer_op_by_name(const char *name);
 
@@ -30,18 +39,27 @@ const infer_op_info *infer_op_by_name(const char *name);
  * operand. */
 infer_status infer_op_check(const infer_op_desc *op, infer_error *err);
 
-/* Rows of axis 0 that a run processes (ops.h, "Step counts"). */
+/* Operand i of the inputs or outputs; NULL where it is absent or not listed. */
+const infer_tensor_desc *infer_op_in(const infer_op_desc *op, uint32_t i);
+const infer_tensor_desc *infer_op_out(const infer_op_desc *op, uint32_t i);
+/* Copies the attribute struct into out (size bytes of it), zero-filling what the descriptor's lacks. */
+void infer_op_attrs(const infer_op_desc *op, void *out, uint32_t size);
+
+/* Rows of axis 0 that a run processes (ops.h, "Step counts"); the capacity where counts is NULL. */
 int64_t infer_op_rows(const infer_op_desc *op, const int32_t *counts);
 
 /* Runs the reference, then the whole epilogue list. Allocates scratch from the host; thread-safe. The descriptor must
- * have passed infer_op_check. */
+ * have passed infer_op_check. INFER_E_UNSUPPORTED where the op has no reference, INFER_E_INVALID where an operand or
+ * the counts are missing, INFER_E_NO_MEMORY; outputs are then undefined. */
 infer_status infer_op_ref(const infer_op_desc *op, void *const *data, const int32_t *counts);
 
-/* Bytes from the first to one past the last byte of a contiguous or strided operand. INFER_E_TOO_LARGE on overflow. */
+/* Bytes from the first to one past the last byte of a contiguous or strided operand, side planes included.
+ * INFER_E_TOO_LARGE on overflow or past INT64_MAX, INFER_E_INVALID for a wrong rank, size, block or stride (an axis
+ * must not step into the one below it), INFER_E_UNSUPPORTED for an unknown format. */
 infer_status infer_tensor_bytes(const infer_tensor_desc *t, uint64_t *bytes);
 /* Elements; 0 on overflow. */
 uint64_t infer_tensor_elems(const infer_tensor_desc *t);
-/* A contiguous descriptor. */
+/* A contiguous descriptor; sizes past `rank` are ignored. */
 infer_tensor_desc infer_tensor_make(infer_format format, uint32_t rank, int64_t s0, int64_t s1, int64_t s2, int64_t s3);
 
 #endif
