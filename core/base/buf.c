@@ -18,7 +18,7 @@ char *infer_buf_reserve(infer_buf *b, size_t n)
         return NULL;
     size_t need;
     if (__builtin_add_overflow(b->n, n, &need) || need == SIZE_MAX || (b->limit && need > b->limit)) {
-        b->failed = 1;
+        b->failed = 2;
         return NULL;
     }
     if (need + 1 > b->cap) {
@@ -34,6 +34,13 @@ char *infer_buf_reserve(infer_buf *b, size_t n)
         b->cap = cap;
     }
     return b->p + b->n;
+}
+
+infer_status infer_buf_error(const infer_buf *b, infer_error *err, const char *what)
+{
+    if (b->failed == 2)
+        return infer_error_set(err, INFER_E_TOO_LARGE, "%s: over the limit of %zu bytes", what, b->limit);
+    return infer_error_set(err, INFER_E_NO_MEMORY, "%s: no memory", what);
 }
 
 void infer_buf_append(infer_buf *b, const void *p, size_t n)

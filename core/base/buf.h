@@ -26,7 +26,7 @@ static inline infer_str infer_str_of(const char *p, size_t n)
 int infer_str_eq(infer_str a, infer_str b);
 
 /* Zero-initialise before use. p is NUL-terminated after every successful append (n excludes it). `limit` (0: none)
- * bounds n; going past it, or running out of memory, sets `failed` and drops the append and all later ones. */
+ * bounds n; going past it (failed 2), or running out of memory (failed 1), drops the append and all later ones. */
 typedef struct infer_buf {
     char *p;
     size_t n, cap, limit;
@@ -41,6 +41,8 @@ void infer_buf_printf(infer_buf *b, const char *fmt, ...) INFER_PRINTF(2, 3);
 void infer_buf_put_utf8(infer_buf *b, uint32_t cp);
 /* Makes room for n more bytes; returns where they go (NULL on failure). Add to b->n what was written. */
 char *infer_buf_reserve(infer_buf *b, size_t n);
+/* Records why b failed ("what: …"): INFER_E_TOO_LARGE for its limit, else INFER_E_NO_MEMORY. */
+infer_status infer_buf_error(const infer_buf *b, infer_error *err, const char *what);
 void infer_buf_clear(infer_buf *b); /* keeps the memory, resets failed */
 void infer_buf_free(infer_buf *b);
 /* The content as an owned NUL-terminated string (infer_free), leaving b empty; NULL if it failed. */

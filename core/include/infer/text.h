@@ -71,6 +71,7 @@ INFER_API infer_status infer_tokenizer_encode(const infer_tokenizer *t, const ch
 INFER_API void infer_ids_free(int32_t *ids);
 
 #define INFER_DECODE_SKIP_SPECIAL 1u /* control tokens give no text */
+#define INFER_DECODE_CONTINUE     2u /* the ids go on from earlier text: a leading space is kept that would else go */
 
 /* Decodes ids to an owned NUL-terminated string of *n bytes (infer_text_free). Bytes that are not valid UTF-8 become
  * U+FFFD as the reference library does. An id out of range is INFER_E_INVALID. */
