@@ -430,7 +430,7 @@ static void *sim_worker(void *arg)
     return NULL;
 }
 
-void *sim_begin(infer_queue *q, uint32_t kind, uint64_t bytes)
+void *sim_begin(infer_queue *q, uint32_t kind, uint64_t bytes, int may_wait)
 {
     uint64_t size = q->dev->cfg.stream_bytes, at;
     bytes = (bytes + 63) & ~(uint64_t)63;
@@ -443,6 +443,10 @@ void *sim_begin(infer_queue *q, uint32_t kind, uint64_t bytes)
                 *(sim_cmd *)(void *)(q->stream + at) = (sim_cmd){.kind = CMD_SKIP, .bytes = skip};
             q->tail += skip;
             break;
+        }
+        if (!may_wait) {
+            pthread_mutex_unlock(&q->lock);
+            return NULL;
         }
         pthread_cond_wait(&q->room, &q->lock);
     }
@@ -524,7 +528,9 @@ static infer_status sim_sync_push(infer_queue *q, uint32_t kind, infer_timeline 
         if (!p)
             return sim_fail(dev->host, INFER_E_UNSUPPORTED, "sim: not a timeline of this device");
     }
-    sim_sync *c = sim_begin(q, kind, sizeof(*c));
+    sim_sync *c = sim_begin(q, kind, sizeof(*c), 0);
+    if (!c)
+        return INFER_AGAIN;
     c->tl = tl;
     c->value = value;
     sim_end(q, c);
@@ -562,9 +568,11 @@ static infer_status sim_cmd_copy(infer_queue *q, const infer_copy_end *dst, cons
             return sim_fail(dev->host, INFER_E_INVALID, "sim: cmd_copy: a region outside a buffer of this device");
     }
     uint32_t most = (uint32_t)((dev->cfg.stream_bytes / 4 - sizeof(sim_copy)) / sizeof(infer_copy_region));
-    while (n > 0) {
+    for (int begun = 0; n > 0; begun = 1) { /* back-pressure only while nothing of the list is submitted */
         uint32_t part = n < most ? n : most;
-        sim_copy *c = sim_begin(q, CMD_COPY, sizeof(*c) + part * sizeof(*regions));
+        sim_copy *c = sim_begin(q, CMD_COPY, sizeof(*c) + part * sizeof(*regions), begun);
+        if (!c)
+            return INFER_AGAIN;
         c->dst = dst->buffer ? sim_resolve(dev, dst->buffer, 0, 0) : dst->host;
         c->src = src->buffer ? sim_resolve(dev, src->buffer, 0, 0) : src->host;
         c->host_side = !dst->buffer || !src->buffer;
@@ -583,7 +591,9 @@ static infer_status sim_cmd_fill(infer_queue *q, const infer_range *dst, uint32_
     uint8_t *p = sim_resolve(dev, dst->buffer, dst->offset, dst->size);
     if (!p || (pattern_bytes != 1 && pattern_bytes != 2 && pattern_bytes != 4) || dst->size % pattern_bytes)
         return sim_fail(dev->host, INFER_E_INVALID, "sim: cmd_fill: range or pattern");
-    sim_fill *c = sim_begin(q, CMD_FILL, sizeof(*c));
+    sim_fill *c = sim_begin(q, CMD_FILL, sizeof(*c), 0);
+    if (!c)
+        return INFER_AGAIN;
     c->dst = p;
     c->size = dst->size;
     c->pattern = pattern;

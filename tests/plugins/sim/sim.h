@@ -120,9 +120,10 @@ void sim_take(void *dst, uint32_t size, const void *src, uint32_t have);
 uint8_t *sim_resolve(infer_device *dev, const infer_buffer *handle, uint64_t offset, uint64_t size);
 /* Moves the clock on by a command of queue q and records it. */
 void sim_tick(infer_queue *q, const char *name, double ns);
-/* Room for a command of at most a quarter of the stream, waiting for it where there is none: only the submitting thread
- * calls this, and it may block. The queue's lock is held until sim_end publishes the record. */
-void *sim_begin(infer_queue *q, uint32_t kind, uint64_t bytes);
+/* Room for a command of at most a quarter of the stream. Where there is none: NULL (the caller answers AGAIN), or waits
+ * for it with may_wait; only the submitting thread calls this, and it may block. The queue's lock is held until sim_end
+ * publishes the record. */
+void *sim_begin(infer_queue *q, uint32_t kind, uint64_t bytes, int may_wait);
 void sim_end(infer_queue *q, const void *record);
 
 /* ---- sim_ops.c ---- */

@@ -294,7 +294,9 @@ infer_status sim_cmd_op(infer_queue *q, const infer_op_desc *src, const infer_op
         if (!op.scratch)
             return INFER_E_INVALID;
     }
-    sim_op *c = sim_begin(q, CMD_OP, sizeof(*c));
+    sim_op *c = sim_begin(q, CMD_OP, sizeof(*c), 0);
+    if (!c)
+        return INFER_AGAIN;
     op.cmd = c->cmd;
     *c = op;
     c->desc.tensors = c->tensors; /* the copy points to its own parts */

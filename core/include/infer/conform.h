@@ -1,0 +1,81 @@
+/*
+ * The conformance kit: runs a backend through numbered tiers of cases and says which it passes. What infer-conform
+ * prints, a program can get here. Part of the engine API.
+ *
+ * Tiers so far: T0 load, ABI, memory, copies, timelines, queries; T1 every op that the backend answers, against the
+ * reference, at odd shapes and between guard zones.
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INFER_CONFORM_H
+#define INFER_CONFORM_H
+
+#include <stdint.h>
+
+#include <infer/backend.h>
+#include <infer/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INFER_CONFORM_MAX_TIER 1
+
+#define INFER_CONFORM_PASS     0u
+#define INFER_CONFORM_FAIL     1u
+#define INFER_CONFORM_SKIP     2u /* an absent optional slot, an excluded case, a refused variant of an op */
+#define INFER_CONFORM_FALLBACK 3u /* an op that the device answers NO to in every case: it would run elsewhere */
+
+/* One case, valid during the report call only. */
+typedef struct infer_conform_case {
+    uint32_t struct_size;
+    uint32_t outcome; /* INFER_CONFORM_* */
+    uint32_t tier;
+    uint32_t reserved;
+    uint64_t seed;      /* with `name` it repeats the case alone */
+    const char *name;   /* "t0.copy.strided", "t1.rope.3"; of a fallback the op's name */
+    const char *detail; /* why it failed, was skipped or falls back; "" for a pass */
+} infer_conform_case;
+
+typedef struct infer_conform_options {
+    uint32_t struct_size;
+    uint32_t max_tier;           /* highest tier to run, at most INFER_CONFORM_MAX_TIER */
+    const char *backend;         /* name of an installed backend, or NULL */
+    const char *plugin;          /* else a module file, or NULL */
+    infer_plugin_query_fn query; /* else a query function of this process */
+    const char *device;          /* id, PCI address or UUID; NULL: the backend's first usable device */
+    const char *backend_path;    /* folders with modules, colon-separated; NULL: the usual ones */
+    const char *only;            /* run only cases whose name matches this shell pattern; NULL: all */
+    const char *lists;           /* folder with BACKEND.never and BACKEND.notyet, or NULL */
+    uint64_t seed;               /* of all random data */
+    /* A backend's setting or NULL; borrowed while the run lasts. May be NULL. */
+    const char *(*setting)(void *user, const char *backend, const char *key);
+    /* Every case as it ends, from the calling thread. May be NULL. */
+    void (*report)(void *user, const infer_conform_case *c);
+    /* The backend's log lines (level as in infer_host.log); any thread. May be NULL. */
+    void (*log)(void *user, int level, const char *area, const char *text);
+    void *user;
+} infer_conform_options;
+
+typedef struct infer_conform_verdict {
+    uint32_t struct_size;
+    int32_t level; /* highest tier that passed together with all lower ones; -1: none. Cases left out by `only` do not
+                      count against it, nor do excluded ones */
+    uint32_t n_pass, n_fail, n_skip, n_fallback;
+    char backend[64], version[64];
+    char device[32], device_name[96];
+} infer_conform_verdict;
+
+/* Loads the backend, opens the device, runs the cases. OK whenever a verdict was reached, whatever it is (out is
+ * written); INFER_E_NO_DEVICE where there is no usable device; INFER_E_ABI, INFER_E_NOT_FOUND or INFER_E_IO where the
+ * plugin does not load; INFER_E_BAD_FILE for a wrong exclusion list. One run at a time in a process.
+ *
+ * An exclusion list has one line a case: a shell pattern for its name, then the reason. Cases in .never do not apply to
+ * the backend and are not run; those in .notyet run, and one that passes is a failure of the list. '#' starts a
+ * comment line. */
+INFER_API infer_status infer_conform_run(const infer_conform_options *opt, infer_conform_verdict *out,
+                                         infer_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
