@@ -113,6 +113,8 @@ typedef struct infer_hal_buf {
     int imported; /* wraps memory that somebody else owns: not counted */
 } infer_hal_buf;
 
+/* What infer_hal_buf_alloc takes and books for that many bytes: rounded up to the heap's granularity. */
+uint64_t infer_hal_buf_bytes(const infer_hal_dev *d, uint64_t bytes);
 /* Allocates from heap 0 and books it. On NO_MEMORY the text has wanted and free bytes. */
 infer_status infer_hal_buf_alloc(infer_hal_dev *d, uint64_t bytes, infer_ledger_kind kind, infer_hal_buf *out,
                                  infer_error *err);
@@ -131,7 +133,8 @@ void infer_hal_op_query(infer_hal_dev *d, const infer_op_desc *const *ops, uint3
 infer_status infer_hal_kv_query(infer_hal_dev *d, const infer_kv_spec *spec, infer_kv_answer *out, infer_error *err);
 infer_status infer_hal_weight_plan(infer_hal_dev *d, const infer_weight_desc *desc, infer_weight_plan *out,
                                    infer_error *err);
-/* Streams the planes through weight_begin .. finish into dst, in chunks of at most 16 MiB. May run on several threads
+/* Streams the planes of the whole tensor, less what desc.shard leaves out, through weight_begin .. finish into dst, in
+ * chunks of at most 16 MiB. May run on several threads
  * for different weights of a device. */
 infer_status infer_hal_weight_load(infer_hal_dev *d, const infer_weight_desc *desc, const infer_weight_plan *plan,
                                    const infer_range *dst, const void *const planes[3], const uint64_t bytes[3],
@@ -159,7 +162,7 @@ typedef struct infer_hal_job {
     struct infer_hal_job *next;
 } infer_hal_job;
 void infer_hal_post(infer_hal_dev *d, infer_hal_job *job); /* [any] */
-/* Posts and waits until it ran (set-up work). Not from the submit thread. */
+/* Posts and waits until it ran (set-up work). On the submit thread itself: runs it at once. */
 void infer_hal_run(infer_hal_dev *d, infer_hal_job *job);
 
 /* [submit] The next five enqueue on the device's compute queue. Ranges are checked against their buffers. */

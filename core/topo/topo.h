@@ -14,6 +14,7 @@ typedef struct infer_topo infer_topo;
 infer_status infer_topo_create(const char *xml, infer_topo **out, infer_error *err);
 void infer_topo_destroy(infer_topo *t);
 
+/* Memory nodes are numbered from 0 in hwloc's logical order, which is the system's order on nearly all machines. */
 uint32_t infer_topo_n_numa(const infer_topo *t);  /* at least 1 */
 uint32_t infer_topo_n_cores(const infer_topo *t); /* allowed cores */
 uint32_t infer_topo_n_pus(const infer_topo *t);   /* allowed hardware threads */

@@ -6,6 +6,8 @@
  *  - Tables and argument structs start with their size; they only ever grow at the end. A slot exists when the table is
  *    long enough and the pointer is not NULL. The core copies a plugin's table and fills every absent slot, so it never
  *    tests a slot on a hot path.
+ *  - Where a plugin fills a struct or a list of structs, the caller has set struct_size in each and zeroed the rest:
+ *    write no field beyond it, and step through the list by it.
  *  - Fixed-width integers only; natural alignment with explicit padding.
  *  - Status values carry the blast radius (status.h). Text about a failure goes to host->status_detail by the first
  *    function that knows the cause. Output arguments are written only on success.
@@ -81,10 +83,11 @@ typedef struct infer_device_info {
     char reason[160]; /* text for status */
 } infer_device_info;
 
-#define INFER_PROP_ROW_INVARIANT 1u /* every op that op_query calls row-invariant is so by default */
-#define INFER_PROP_HOST_MEMORY   2u /* buffers are ordinary host memory: buf_map is free */
-#define INFER_PROP_WANTS_BUCKETS 4u /* programs should be built for several capacities (captured graphs) */
-#define INFER_PROP_INLINE        8u /* queue work runs inside the submitting call */
+#define INFER_PROP_ROW_INVARIANT 1u  /* every op that op_query calls row-invariant is so by default */
+#define INFER_PROP_HOST_MEMORY   2u  /* buffers are ordinary host memory: buf_map is free */
+#define INFER_PROP_WANTS_BUCKETS 4u  /* programs should be built for several capacities (captured graphs) */
+#define INFER_PROP_INLINE        8u  /* queue work runs inside the submitting call */
+#define INFER_PROP_PARALLEL_LOAD 16u /* weight streams of different weights may run on several threads at once */
 
 typedef struct infer_device_props {
     uint32_t struct_size;
@@ -427,7 +430,8 @@ typedef struct infer_backend_ops {
     infer_status (*queue_create)(infer_device *dev, uint32_t classes, infer_queue **out);
     void (*queue_destroy)(infer_device *dev, infer_queue *queue);
     /* R [submit] Later work of the queue waits until tl reaches value, whose signal is already submitted or is the
-     * host's. UNSUPPORTED for a timeline that the queue cannot wait on: the core then waits on the host. */
+     * host's. tl was made by this backend (perhaps for another device), or by the host where the table has no
+     * tl_create. UNSUPPORTED for a timeline that the queue cannot wait on: the core then waits on the host. */
     infer_status (*queue_wait)(infer_queue *queue, infer_timeline *tl, uint64_t value);
     /* R [submit] Starts all work so far and sets tl to value when it is done. May simply wait for the work here. */
     infer_status (*queue_signal)(infer_queue *queue, infer_timeline *tl, uint64_t value);
@@ -465,9 +469,10 @@ typedef struct infer_backend_ops {
 
     /* D [query] How a weight will lie in memory. Default: canonical, in place where buf_import_host exists. */
     infer_status (*weight_plan)(infer_device *dev, const infer_weight_desc *desc, infer_weight_plan *out);
-    /* D [setup] Streams the source (planes data, scale, zero; each in order of its bytes) into the image at dst, which
-     * has plan.packed_bytes; conversion may wait until finish. The image is position-independent: it may be copied
-     * to another aligned place and bound there. finish completes it on return; destroy ends the stream in any state. */
+    /* D [setup] Streams the source (planes data, scale, zero of the shard, which the core has cut; each in order of its
+     * bytes) into the image at dst, which has plan.packed_bytes; conversion may wait until finish. The image is
+     * position-independent: it may be copied to another aligned place and bound there. finish completes it on return;
+     * destroy ends the stream in any state. */
     infer_status (*weight_begin)(infer_device *dev, const infer_weight_desc *desc, const infer_weight_plan *plan,
                                  const infer_range *dst, infer_weight **out);
     infer_status (*weight_append)(infer_weight *w, uint32_t plane, const void *data, uint64_t bytes);
