@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "graph/compile.h"
+#include "ops/ops.h"
 
 /* uses[v]: how many operands read v's memory; user[v]: the last node that does; maker[v]: the node that writes it. */
 typedef struct fuse_maps {
@@ -58,6 +59,8 @@ static int fuse_residual(infer_graph *g, const infer_graph_target *t, int32_t i,
             mat->n_in >= INFER_OP_MAX_OPERANDS)
             continue;
         infer_gnode cand = *mat;
+        while (cand.n_in < infer_op_get(mat->op)->n_in_max) /* operands of steps stand after all of the op's own */
+            cand.in[cand.n_in++] = -1;
         cand.in[cand.n_in] = other;
         cand.epilogue[0] = (infer_epilogue){.kind = INFER_EPI_RESIDUAL, .operand = cand.n_in};
         cand.n_in++;
