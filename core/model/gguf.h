@@ -4,7 +4,7 @@
  * tokenizer keys are the exception (infer_gguf_vocab).
  *
  * Everything is checked before it is used: afterwards every view lies inside its file. Names, strings and arrays are
- * views into the mapping; host memory used is bounded by a small multiple (about 12) of the bytes of metadata that were
+ * views into the mapping; host memory used is bounded by a small multiple (about 13) of the bytes of metadata that were
  * read, whatever counts the file claims. An opened file is immutable: any thread may read it.
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -714,6 +714,30 @@ static void test_writer(void **state)
     assert_int_equal(rmdir(dir), 0);
 }
 
+/* Vocabularies that llama.cpp publishes, where the reference data are at hand. */
+static void test_published(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *model;
+        uint32_t n;
+    } files[] = {{"llama-spm", "llama", 32000}, {"phi-3", "llama", 32064}, {"bert-bge", "bert", 30522}};
+    const char *root = getenv("INFER_TEST_DATA");
+    for (size_t i = 0; root && i < sizeof files / sizeof files[0]; i++) {
+        char path[4096];
+        infer_error err = {0};
+        infer_gguf *g;
+        infer_gguf_vocab v;
+        snprintf(path, sizeof path, "%s/gguf-vocab/%s.gguf", root, files[i].file);
+        if (infer_gguf_open(path, &g, &err) != INFER_OK || infer_gguf_vocab_load(g, &v, &err) != INFER_OK)
+            fail_msg("%s", err.text);
+        assert_string_equal(v.v.model, files[i].model);
+        assert_int_equal(v.v.n_tokens, files[i].n);
+        infer_gguf_vocab_free(&v);
+        infer_gguf_close(g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -721,7 +745,7 @@ int main(void)
         cmocka_unit_test(test_bad_vocab),    cmocka_unit_test(test_bad_header), cmocka_unit_test(test_bad_keys),
         cmocka_unit_test(test_bad_tensors),  cmocka_unit_test(test_truncated),  cmocka_unit_test(test_corrupted),
         cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_files),      cmocka_unit_test(test_bounded_memory),
-        cmocka_unit_test(test_split_errors), cmocka_unit_test(test_writer),
+        cmocka_unit_test(test_split_errors), cmocka_unit_test(test_writer),     cmocka_unit_test(test_published),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
