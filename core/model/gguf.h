@@ -87,6 +87,8 @@ uint32_t infer_gguf_version(const infer_gguf *g);
 uint32_t infer_gguf_n_parts(const infer_gguf *g);
 /* Bytes of all parts together. */
 uint64_t infer_gguf_file_bytes(const infer_gguf *g);
+/* A part's bytes: the whole mapping, page-aligned where it was opened by path. */
+void infer_gguf_part_bytes(const infer_gguf *g, uint32_t part, const uint8_t **p, uint64_t *n);
 
 /* Keys of the first part, by index in file order (NULL past the end) or by name (NULL where absent). */
 uint32_t infer_gguf_n_kv(const infer_gguf *g);

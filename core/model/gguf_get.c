@@ -19,6 +19,12 @@ uint32_t infer_gguf_n_parts(const infer_gguf *g)
     return g->n_parts;
 }
 
+void infer_gguf_part_bytes(const infer_gguf *g, uint32_t part, const uint8_t **p, uint64_t *n)
+{
+    *p = g->parts[part].data;
+    *n = g->parts[part].size;
+}
+
 uint64_t infer_gguf_file_bytes(const infer_gguf *g)
 {
     return g->file_bytes;

@@ -1,0 +1,133 @@
+/* A plan in words and numbers. SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include <string.h>
+
+#include <jansson.h>
+
+#include "base/alloc.h"
+#include "graph/compile.h"
+#include "model/private.h"
+#include "ops/ops.h"
+#include "quant/quant.h"
+
+static json_t *stages(const infer_plan *p)
+{
+    json_t *a = json_array();
+    int32_t n = (int32_t)p->file->hp.n_layers;
+    for (int32_t l = 0; l < n;) {
+        int32_t dev = p->home[l + 1], end = l;
+        while (end < n && p->home[end + 1] == dev)
+            end++;
+        json_array_append_new(a,
+                              json_pack("{s:s,s:i,s:i,s:b,s:b}", "device", infer_hal_dev_id(p->devs[dev].dev),
+                                        "layer_first", l, "n_layers", end - l, "embedding", l == 0, "head", end == n));
+        l = end;
+    }
+    return a;
+}
+
+static json_t *ledger(const infer_plan *p)
+{
+    json_t *a = json_array();
+    for (uint32_t i = 0; i < p->n_devs; i++) {
+        const infer_plan_dev *d = &p->devs[i];
+        uint64_t total = d->mapped;
+        json_t *row = json_pack("{s:s,s:s}", "device", infer_hal_dev_id(d->dev), "owner", p->file->name);
+        for (infer_ledger_kind k = 0; k < INFER_LEDGER_KINDS; k++) {
+            json_object_set_new(row, infer_ledger_kind_name(k), json_integer((json_int_t)d->ledger[k]));
+            total += d->ledger[k];
+        }
+        json_object_set_new(row, "mapped", json_integer((json_int_t)d->mapped));
+        json_object_set_new(row, "budget", json_integer((json_int_t)d->budget));
+        if (total)
+            json_array_append(a, row);
+        json_decref(row);
+    }
+    return a;
+}
+
+/* One row a (device, op) that runs elsewhere, with how often and why. */
+static json_t *fallbacks(const infer_plan *p)
+{
+    json_t *a = json_array();
+    const infer_compiled *c = &p->compiled;
+    for (uint32_t i = 0; i < c->n_order; i++) {
+        const infer_gnode *n = &p->graph.nodes[c->order[i]];
+        int32_t home = p->home[n->layer + 1];
+        if (n->dev == home || n->dev != p->target.host)
+            continue;
+        const infer_op_info *info = infer_op_get(n->op);
+        const char *dev = infer_hal_dev_id(p->devs[home].dev), *op = info ? info->name : "?";
+        size_t k = 0;
+        for (; k < json_array_size(a); k++) {
+            json_t *row = json_array_get(a, k);
+            if (!strcmp(json_string_value(json_object_get(row, "op")), op) &&
+                !strcmp(json_string_value(json_object_get(row, "device")), dev)) {
+                json_object_set_new(row, "count", json_integer(json_integer_value(json_object_get(row, "count")) + 1));
+                break;
+            }
+        }
+        if (k < json_array_size(a))
+            continue;
+        infer_op_answer ans;
+        char why[80] = "its cache lies on the host";
+        if (infer_graph_ask(&p->graph, &p->target, n, home, &ans) == INFER_OK && ans.level == INFER_LEVEL_NO)
+            infer_answer_reason(&ans, why, sizeof why);
+        json_array_append_new(a, json_pack("{s:s,s:s,s:i,s:s}", "device", dev, "op", op, "count", 1, "reason", why));
+    }
+    return a;
+}
+
+static json_t *copies(const infer_plan *p)
+{
+    json_t *a = json_array();
+    for (uint32_t i = 0; i < p->compiled.n_xfers; i++) {
+        const infer_transfer *x = &p->compiled.xfers[i];
+        const char *name = p->graph.vals[x->val].name;
+        json_array_append_new(
+            a, json_pack("{s:s,s:s,s:s,s:I,s:I,s:s}", "from", infer_hal_dev_id(p->devs[x->src_dev].dev), "to",
+                         infer_hal_dev_id(p->devs[x->dst_dev].dev), "value", name ? name : "", "row_bytes",
+                         (json_int_t)x->row_bytes, "max_bytes", (json_int_t)x->max_bytes, "path", "staged"));
+    }
+    return a;
+}
+
+/* A rough figure from declared rates: bytes that one token reads over each device's read rate. Null without rates. */
+static json_t *predicted(const infer_plan *p)
+{
+    double seconds = 0;
+    for (uint32_t i = 0; i < p->n_devs; i++) {
+        const infer_plan_dev *d = &p->devs[i];
+        double bytes = (double)(d->mapped + d->ledger[INFER_LEDGER_WEIGHTS]);
+        double rate = infer_hal_dev_props(d->dev)->read_bytes_per_s;
+        if (bytes > 0 && rate <= 0)
+            return json_pack("{s:n,s:n,s:s}", "ttft_ms", "decode_tok_s", "basis", "not measured, and no declared rate");
+        if (bytes > 0)
+            seconds += bytes / rate;
+    }
+    if (!(seconds > 0))
+        return json_pack("{s:n,s:n,s:s}", "ttft_ms", "decode_tok_s", "basis", "nothing is read");
+    return json_pack("{s:n,s:f,s:s}", "ttft_ms", "decode_tok_s", 1 / seconds, "basis",
+                     "declared read rates, not measured");
+}
+
+infer_status infer_plan_json(const infer_plan *p, char **json, infer_error *err)
+{
+    json_t *reasons = json_array();
+    for (uint32_t i = 0; i < p->n_reasons; i++)
+        json_array_append_new(reasons, json_string(p->reasons[i]));
+    const infer_format_info *k = infer_format_get(p->dec.k_format), *v = infer_format_get(p->dec.v_format);
+    json_t *kv = json_pack("{s:i,s:i,s:I,s:s,s:s,s:i,s:i}", "block_size", (int)p->block_size, "blocks",
+                           (int)p->n_blocks, "tokens", (json_int_t)p->n_blocks * p->block_size, "k", k->name, "v",
+                           v->name, "ctx_size", (int)p->opt.ctx_size, "parallel", (int)p->opt.n_parallel);
+    json_t *o = json_pack("{s:o,s:[],s:o,s:o,s:o,s:o,s:o,s:o,s:I}", "stages", stages(p), "alternatives", "ledger",
+                          ledger(p), "predicted", predicted(p), "reasons", reasons, "fallbacks", fallbacks(p), "copies",
+                          copies(p), "kv", kv, "host_staging", (json_int_t)p->stage_bytes);
+    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    json_decref(o);
+    if (!text)
+        return infer_error_set(err, INFER_E_NO_MEMORY, "plan: no host memory for its text");
+    *json = text;
+    return INFER_OK;
+}
