@@ -1,0 +1,250 @@
+/* The scheduler: which rows run in the next step. First come, first served within a priority; decodes first. Knows no
+ * device. SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "sched/private.h"
+
+infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer_engine_options *o, infer_error *err)
+{
+    memset(s, 0, sizeof *s);
+    s->max_running = p->opt.n_parallel;
+    s->max_logits = p->opt.max_logit_rows;
+    s->max_blocks = p->dec.step.max_blocks;
+    s->max_tokens = p->opt.max_batched_tokens;
+    if (o->max_step_tokens && o->max_step_tokens < s->max_tokens)
+        s->max_tokens = o->max_step_tokens;
+    s->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : s->max_tokens;
+    INFER_TRY(infer_kv_pool_create(p->n_blocks, p->block_size, &s->pool, err));
+    s->running = infer_calloc(s->max_running, sizeof *s->running);
+    s->batch = infer_calloc(s->max_running, sizeof *s->batch);
+    s->copies = infer_calloc(s->max_running, sizeof *s->copies);
+    s->inits = infer_calloc(s->max_running, sizeof *s->inits);
+    s->slot_used = infer_calloc(s->max_running, 1);
+    if (!s->running || !s->batch || !s->copies || !s->inits || !s->slot_used) {
+        infer_sched_destroy(s);
+        return infer_error_set(err, INFER_E_NO_MEMORY, "scheduler: no host memory");
+    }
+    return INFER_OK;
+}
+
+void infer_sched_destroy(infer_sched *s)
+{
+    infer_kv_pool_destroy(s->pool);
+    infer_free(s->running);
+    infer_free(s->batch);
+    infer_free(s->copies);
+    infer_free(s->inits);
+    infer_free(s->slot_used);
+    memset(s, 0, sizeof *s);
+}
+
+void infer_sched_enqueue(infer_sched *s, infer_req *r, int front)
+{
+    infer_req **at = &s->waiting;
+    while (*at && ((*at)->priority < r->priority || (!front && (*at)->priority == r->priority)))
+        at = &(*at)->next;
+    r->next = *at;
+    *at = r;
+    s->n_waiting++;
+}
+
+/* Out of the running set; its blocks go back. */
+static void stop_running(infer_sched *s, infer_req *r)
+{
+    uint32_t i = 0;
+    while (i < s->n_running && s->running[i] != r)
+        i++;
+    if (i == s->n_running)
+        return;
+    memmove(&s->running[i], &s->running[i + 1], (s->n_running - i - 1) * sizeof *s->running);
+    s->n_running--;
+    s->slot_used[r->slot] = 0;
+    r->slot = -1;
+    infer_kv_seq_truncate(s->pool, &r->seq, 0);
+    r->n_computed = 0;
+}
+
+void infer_sched_remove(infer_sched *s, infer_req *r)
+{
+    if (r->slot >= 0) {
+        stop_running(s, r);
+        infer_kv_seq_free(s->pool, &r->seq);
+        return;
+    }
+    for (infer_req **at = &s->waiting; *at; at = &(*at)->next) {
+        if (*at == r) {
+            *at = r->next;
+            s->n_waiting--;
+            break;
+        }
+    }
+    infer_kv_seq_free(s->pool, &r->seq);
+}
+
+/* Gives up the newest running request that has no rows in this step yet, to be computed again later. */
+static int preempt(infer_sched *s, const infer_req *keep)
+{
+    for (uint32_t i = s->n_running; i-- > 0;) {
+        infer_req *v = s->running[i];
+        if (v == keep || v->step_rows)
+            continue;
+        stop_running(s, v);
+        infer_sched_enqueue(s, v, 1);
+        s->preemptions++;
+        return 1;
+    }
+    return 0;
+}
+
+/* Room for n more tokens; preempts others while that helps. */
+static int make_room(infer_sched *s, infer_req *r, uint64_t n)
+{
+    while (infer_kv_seq_need(s->pool, &r->seq, n) > infer_kv_pool_free(s->pool))
+        if (!preempt(s, r))
+            return 0;
+    return 1;
+}
+
+static void put_sampling(infer_sched *s, infer_step_image *im, infer_req *r, const infer_tokenizer *tok, uint32_t row)
+{
+    const infer_sampling *sp = &r->sampling;
+    infer_sample_row *o = &im->sample_rows[row];
+    *o = (infer_sample_row){.temperature = sp->temperature,
+                            .top_p = sp->top_p,
+                            .min_p = sp->min_p,
+                            .top_k = sp->top_k,
+                            .repetition_penalty = sp->repetition_penalty,
+                            .presence_penalty = sp->presence_penalty,
+                            .frequency_penalty = sp->frequency_penalty,
+                            .counts_row = r->counts ? r->slot : -1,
+                            .seed = sp->seed,
+                            .position = r->n_tokens,
+                            .bias_first = im->n_bias};
+    memcpy(&im->bias[im->n_bias], r->bias, sp->n_bias * sizeof *r->bias);
+    im->n_bias += sp->n_bias;
+    /* Before min_tokens every end token is forbidden; there are few. */
+    if (tok && r->n_tokens - r->n_prompt < r->min_tokens) {
+        uint32_t room = 20;
+        for (uint32_t i = 0; i < r->n_stop_ids && room; i++, room--)
+            im->bias[im->n_bias++] = (infer_sample_bias){r->stop_ids[i], -INFINITY};
+        for (uint32_t i = 0; i < s->n_end_ids && room; i++, room--)
+            im->bias[im->n_bias++] = (infer_sample_bias){s->end_ids[i], -INFINITY};
+    }
+    o->bias_count = im->n_bias - o->bias_first;
+    if (r->counts && r->counts_stale) {
+        s->inits[s->n_inits++] = (infer_counts_init){(uint32_t)r->slot, r->counts};
+        r->counts_stale = 0;
+    }
+}
+
+/* Adds `n` rows of a request, for which there is room, to the image. */
+static void put_rows(infer_sched *s, infer_step_image *im, infer_req *r, uint32_t n, const infer_tokenizer *tok)
+{
+    uint32_t n_copy = 0, seq = im->n_seqs++;
+    infer_kv_seq_grow(s->pool, &r->seq, n, &s->copies[s->n_copies], &n_copy);
+    s->n_copies += n_copy;
+    im->q_start[seq] = (int32_t)im->n_tokens;
+    r->step_rows = n;
+    r->step_first_logit = im->n_logits;
+    r->step_samples = r->n_computed + n == r->n_tokens && r->n_tokens < r->cap_tokens;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t t = r->n_computed + i;
+        uint32_t row = im->n_tokens++;
+        im->ids[row] = r->tokens[t];
+        im->pos[row] = (int32_t)t;
+        im->slots[row] = infer_kv_seq_slot(s->pool, &r->seq, t);
+        int sampled = i + 1 == n && r->step_samples;
+        if (sampled || (r->on_logits && t < r->n_prompt)) {
+            if (sampled) {
+                put_sampling(s, im, r, tok, im->n_logits);
+                s->any_sample = 1;
+            } else {
+                im->sample_rows[im->n_logits] =
+                    (infer_sample_row){.top_p = 1, .repetition_penalty = 1, .counts_row = -1};
+            }
+            im->logit_rows[im->n_logits++] = (int32_t)row;
+        }
+    }
+    r->step_n_logits = im->n_logits - r->step_first_logit;
+    im->kv_len[seq] = (int32_t)(r->n_computed + n);
+    im->q_start[seq + 1] = (int32_t)im->n_tokens;
+    memcpy(&im->block_table[(size_t)seq * s->max_blocks], r->seq.blocks, r->seq.n_blocks * sizeof(int32_t));
+    s->any_top |= r->step_samples && r->n_top;
+    s->any_logits |= r->on_logits != NULL;
+    s->batch[s->n_batch++] = r;
+}
+
+/* How many rows of a request fit the step's budgets of rows and logits. */
+static uint32_t chunk_of(const infer_sched *s, const infer_step_image *im, const infer_req *r)
+{
+    uint64_t n = r->n_tokens - r->n_computed;
+    uint64_t budget = s->max_tokens - im->n_tokens, logits = s->max_logits - im->n_logits;
+    if (n > budget)
+        n = budget;
+    if (n > s->prefill_chunk)
+        n = s->prefill_chunk;
+    if (r->on_logits && r->n_computed < r->n_prompt && n > logits)
+        n = logits;
+    return logits ? (uint32_t)n : 0;
+}
+
+static int admit(infer_sched *s, infer_step_image *im, infer_req *r, const infer_tokenizer *tok, uint64_t now)
+{
+    uint32_t n = chunk_of(s, im, r);
+    if (!n)
+        return 0;
+    /* A request starts when its whole known text fits, so that it is not preempted at once; alone it always starts. */
+    if (s->n_running &&
+        infer_kv_seq_need(s->pool, &r->seq, r->n_tokens - r->n_computed + 1) > infer_kv_pool_free(s->pool))
+        return 0;
+    if (infer_kv_seq_need(s->pool, &r->seq, n) > infer_kv_pool_free(s->pool))
+        return 0;
+    int32_t slot = 0;
+    while (s->slot_used[slot])
+        slot++;
+    s->slot_used[slot] = 1;
+    r->slot = slot;
+    s->waiting = r->next;
+    s->n_waiting--;
+    r->next = NULL;
+    s->running[s->n_running++] = r;
+    if (!r->t_first_run)
+        r->t_first_run = now;
+    if (r->counts)
+        infer_req_count(r, s->n_vocab);
+    put_rows(s, im, r, n, tok);
+    return 1;
+}
+
+uint32_t infer_sched_build(infer_sched *s, infer_step_image *im, const infer_tokenizer *tok, uint64_t now)
+{
+    im->n_tokens = im->n_seqs = im->n_logits = im->n_bias = 0;
+    im->q_start[0] = 0;
+    s->n_copies = s->n_inits = s->n_batch = 0;
+    s->any_top = s->any_logits = s->any_sample = 0;
+    uint64_t preempted = s->preemptions;
+    for (uint32_t i = 0; i < s->n_running; i++)
+        s->running[i]->step_rows = 0;
+    for (int decode = 1; decode >= 0; decode--) {
+        for (uint32_t i = 0; i < s->n_running; i++) {
+            infer_req *r = s->running[i];
+            if (r->step_rows || (r->n_tokens - r->n_computed == 1) != decode)
+                continue;
+            uint32_t n = chunk_of(s, im, r);
+            if (!n || !make_room(s, r, n))
+                continue;
+            /* Preemption shifts the list; it takes from behind, so r is still there. */
+            while (s->running[i] != r)
+                i--;
+            put_rows(s, im, r, n, tok);
+        }
+    }
+    while (s->waiting && s->preemptions == preempted && s->n_running < s->max_running && im->n_tokens < s->max_tokens)
+        if (!admit(s, im, s->waiting, tok, now))
+            break;
+    return im->n_tokens;
+}

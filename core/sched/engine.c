@@ -1,0 +1,433 @@
+/* The engine object: the step loop, and the API around it. SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "sched/events.h"
+#include "sched/private.h"
+
+struct infer_engine {
+    infer_model *m;
+    const infer_tokenizer *tok; /* NULL: the file has none; then there is no text and no end token */
+    infer_runner *runner;
+    infer_sched sched;
+    infer_events events;
+    uint32_t n_vocab, max_queue;
+    infer_logprob top[INFER_MAX_TOP];
+    pthread_t thread;
+    int started;
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t work;
+    infer_req *inbox, **inbox_end;
+    uint32_t n_inbox;
+    uint64_t next_id;
+    uint64_t *cancels; /* ids to be cancelled, in order of asking */
+    uint32_t n_cancels, cap_cancels;
+    int stop;
+    infer_engine_stats stats;
+};
+
+/* ---- Ending requests --------------------------------------------------------------------------------------------- */
+
+static void push_done(infer_engine *e, infer_req *r, uint32_t finish, infer_status s, const char *error,
+                      const char *text, size_t n_text)
+{
+    infer_event ev = {.id = r->id,
+                      .user = r->user,
+                      .type = INFER_EVENT_DONE,
+                      .finish = finish,
+                      .status = s,
+                      .token = -1,
+                      .text = text,
+                      .n_text = n_text,
+                      .error = error,
+                      .n_prompt = r->n_prompt,
+                      .n_generated = r->n_tokens - r->n_prompt,
+                      .t_submit = r->t_submit,
+                      .t_first_run = r->t_first_run,
+                      .t_first_token = r->t_first_token,
+                      .t_end = infer_clock_ns()};
+    pthread_mutex_lock(&e->lock);
+    e->stats.finished += finish == INFER_FINISH_STOP || finish == INFER_FINISH_LENGTH;
+    e->stats.cancelled += finish == INFER_FINISH_CANCELLED;
+    e->stats.failed += finish == INFER_FINISH_ERROR;
+    pthread_mutex_unlock(&e->lock);
+    infer_events_push(&e->events, &ev);
+}
+
+/* Ends a request that the scheduler knows. Its text that was held back is given out, unless a stop string ended it. */
+static void finish(infer_engine *e, infer_req *r, uint32_t how, infer_status s, const char *error)
+{
+    const char *text = "";
+    size_t n = 0;
+    infer_sched_remove(&e->sched, r);
+    if (r->detok && how != INFER_FINISH_ERROR) {
+        const char *tail;
+        size_t n_tail;
+        int stopped = 0;
+        if (!r->text_stopped && infer_detok_flush(r->detok, &tail, &n_tail) == INFER_OK && n_tail) {
+            const char *given;
+            size_t n_given;
+            if (infer_req_text(r, tail, n_tail, &given, &n_given, &stopped) == INFER_OK)
+                r->n_held += n_given; /* everything leaves with this event */
+        }
+        infer_req_flush(r, &text, &n);
+    }
+    push_done(e, r, how, s, error, text, n);
+    infer_req_destroy(r);
+}
+
+static void finish_all(infer_engine *e, uint32_t how, infer_status s, const char *error)
+{
+    while (e->sched.n_running)
+        finish(e, e->sched.running[e->sched.n_running - 1], how, s, error);
+    while (e->sched.waiting)
+        finish(e, e->sched.waiting, how, s, error);
+}
+
+/* ---- After a step ------------------------------------------------------------------------------------------------ */
+
+static void give_logits(infer_engine *e, infer_req *r, const infer_step_result *res)
+{
+    const infer_step_image *im = infer_runner_image(e->runner);
+    for (uint32_t i = 0; i < r->step_n_logits; i++) {
+        uint32_t row = r->step_first_logit + i;
+        uint64_t pos = (uint64_t)im->pos[im->logit_rows[row]];
+        if (pos < r->n_prompt)
+            r->on_logits(r->logits_user, pos, res->logits + (size_t)row * e->n_vocab, e->n_vocab);
+    }
+}
+
+/* A new token: counts it, gives out its text, and says whether the request ends with it (0: no). */
+static uint32_t take_token(infer_engine *e, infer_req *r, const infer_step_result *res, uint64_t now)
+{
+    uint32_t row = r->step_first_logit + r->step_n_logits - 1;
+    int32_t id = res->ids[row];
+    if (id < 0 || (uint32_t)id >= e->n_vocab)
+        return INFER_FINISH_ERROR;
+    if (!r->t_first_token)
+        r->t_first_token = now;
+    if (infer_req_is_end(r, e->tok, id))
+        return INFER_FINISH_STOP;
+    r->tokens[r->n_tokens++] = id;
+    const char *text = "", *given = "";
+    size_t n_text = 0, n_given = 0;
+    int stopped = 0;
+    if (r->detok && (infer_detok_push(r->detok, id, &text, &n_text) != INFER_OK ||
+                     infer_req_text(r, text, n_text, &given, &n_given, &stopped) != INFER_OK))
+        return INFER_FINISH_ERROR;
+    r->text_stopped = stopped;
+    for (uint32_t i = 0; i < r->n_top; i++)
+        e->top[i] = (infer_logprob){res->top_ids[(size_t)row * res->n_top + i],
+                                    res->top_logprobs[(size_t)row * res->n_top + i]};
+    infer_event ev = {.id = r->id,
+                      .user = r->user,
+                      .type = INFER_EVENT_TOKEN,
+                      .token = id,
+                      .logprob = res->logprobs[row],
+                      .n_top = r->n_top,
+                      .top = e->top,
+                      .text = given,
+                      .n_text = n_given};
+    infer_events_push(&e->events, &ev);
+    if (stopped)
+        return INFER_FINISH_STOP;
+    return r->n_tokens >= r->cap_tokens ? INFER_FINISH_LENGTH : 0;
+}
+
+static void after_step(infer_engine *e, const infer_step_result *res, uint64_t step_ns)
+{
+    infer_sched *s = &e->sched;
+    uint64_t now = infer_clock_ns(), prompt = 0, made = 0;
+    for (uint32_t i = 0; i < s->n_batch; i++) {
+        infer_req *r = s->batch[i];
+        uint64_t before = r->n_computed;
+        r->n_computed += r->step_rows;
+        if (before < r->n_prompt)
+            prompt += (r->n_computed < r->n_prompt ? r->n_computed : r->n_prompt) - before;
+        if (r->on_logits)
+            give_logits(e, r, res);
+        uint32_t end = 0;
+        if (r->step_samples) {
+            end = take_token(e, r, res, now);
+            made++;
+        } else if (r->n_computed == r->n_tokens) {
+            end = INFER_FINISH_LENGTH;
+        }
+        r->step_rows = 0;
+        if (end)
+            finish(e, r, end, end == INFER_FINISH_ERROR ? INFER_E_INTERNAL : INFER_OK,
+                   end == INFER_FINISH_ERROR ? "sampling gave no token: every logit is forbidden or not a number"
+                                             : NULL);
+    }
+    pthread_mutex_lock(&e->lock);
+    infer_engine_stats *st = &e->stats;
+    st->steps++;
+    st->prompt_tokens += prompt;
+    st->generated_tokens += made;
+    st->device_busy_ns += res->busy_ns;
+    st->copy_bytes += res->copy_bytes;
+    st->step_ns += step_ns;
+    st->fallback_ops += e->m->plan->compiled.n_fallback;
+    if (made)
+        st->last_token_ns = now;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- The loop ---------------------------------------------------------------------------------------------------- */
+
+static infer_req *find_req(infer_engine *e, uint64_t id)
+{
+    for (uint32_t i = 0; i < e->sched.n_running; i++)
+        if (e->sched.running[i]->id == id)
+            return e->sched.running[i];
+    for (infer_req *r = e->sched.waiting; r; r = r->next)
+        if (r->id == id)
+            return r;
+    return NULL;
+}
+
+/* Takes what other threads left: new requests and cancellations. Waits when there is nothing to do. 0: stop. */
+static int take_inbox(infer_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    infer_engine_stats *st = &e->stats;
+    st->n_running = e->sched.n_running;
+    st->n_waiting = e->sched.n_waiting;
+    st->preemptions = e->sched.preemptions;
+    st->blocks_used = infer_kv_pool_total(e->sched.pool) - infer_kv_pool_free(e->sched.pool);
+    st->kv_tokens_used = 0;
+    for (uint32_t i = 0; i < e->sched.n_running; i++)
+        st->kv_tokens_used += e->sched.running[i]->seq.n_tokens;
+    while (!e->stop && !e->inbox && !e->n_cancels && !e->sched.n_running && !e->sched.waiting)
+        pthread_cond_wait(&e->work, &e->lock);
+    infer_req *in = e->inbox;
+    e->inbox = NULL;
+    e->inbox_end = &e->inbox;
+    e->n_inbox = 0;
+    while (in) {
+        infer_req *next = in->next;
+        infer_sched_enqueue(&e->sched, in, 0);
+        in = next;
+    }
+    st->n_waiting = e->sched.n_waiting;
+    int go = !e->stop;
+    while (e->n_cancels) {
+        uint64_t id = e->cancels[--e->n_cancels];
+        infer_req *r = find_req(e, id);
+        if (!r)
+            continue;
+        pthread_mutex_unlock(&e->lock);
+        finish(e, r, INFER_FINISH_CANCELLED, INFER_E_CANCELLED, NULL);
+        pthread_mutex_lock(&e->lock);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return go;
+}
+
+static void step_failed(infer_engine *e, infer_status s, const char *why)
+{
+    if (infer_status_radius(s) < infer_status_radius(INFER_E_QUEUE)) {
+        for (uint32_t i = e->sched.n_batch; i-- > 0;)
+            finish(e, e->sched.batch[i], INFER_FINISH_ERROR, s, why);
+        return;
+    }
+    pthread_mutex_lock(&e->lock);
+    e->stats.fatal = s;
+    pthread_mutex_unlock(&e->lock);
+    finish_all(e, INFER_FINISH_ERROR, s, why);
+    infer_events_fatal(&e->events, s);
+}
+
+static void *engine_main(void *arg)
+{
+    infer_engine *e = arg;
+    infer_step_image *im = infer_runner_image(e->runner);
+    while (take_inbox(e)) {
+        uint64_t t0 = infer_clock_ns();
+        uint32_t rows = infer_sched_build(&e->sched, im, e->tok, t0);
+        if (!rows)
+            continue;
+        infer_sched *s = &e->sched;
+        infer_step_extra x = {.copies = s->copies,
+                              .n_copies = s->n_copies,
+                              .inits = s->inits,
+                              .n_inits = s->n_inits,
+                              .want_sample = s->any_sample,
+                              .want_top = s->any_top,
+                              .want_logits = s->any_logits};
+        infer_step_result res;
+        infer_error err = {0};
+        pthread_mutex_lock(&e->lock);
+        e->stats.step_tokens_last = rows;
+        e->stats.step_seqs_last = s->n_batch;
+        pthread_mutex_unlock(&e->lock);
+        infer_status st = infer_runner_step(e->runner, &x, &res, &err);
+        if (st != INFER_OK)
+            step_failed(e, st, err.text);
+        else
+            after_step(e, &res, infer_clock_ns() - t0);
+    }
+    finish_all(e, INFER_FINISH_CANCELLED, INFER_E_CANCELLED, NULL);
+    return NULL;
+}
+
+/* ---- API --------------------------------------------------------------------------------------------------------- */
+
+infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt, infer_engine **out, infer_error *err)
+{
+    infer_engine_options o = {0};
+    if (opt)
+        memcpy(&o, opt, opt->struct_size < sizeof o ? opt->struct_size : sizeof o);
+    infer_engine *e = infer_calloc(1, sizeof *e);
+    if (!e)
+        return infer_error_set(err, INFER_E_NO_MEMORY, "engine: no host memory");
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->work, NULL);
+    infer_events_init(&e->events);
+    e->m = m;
+    e->inbox_end = &e->inbox;
+    e->next_id = 1;
+    e->n_vocab = m->plan->file->hp.n_vocab;
+    e->max_queue = o.max_queue ? o.max_queue : 1024;
+    e->cap_cancels = e->max_queue + m->plan->opt.n_parallel;
+    infer_status s = infer_file_tokenizer(m->plan->file, &e->tok, err);
+    if (s == INFER_E_NOT_FOUND)
+        s = INFER_OK;
+    if (s != INFER_OK)
+        goto fail;
+    if (!(e->cancels = infer_calloc(e->cap_cancels, sizeof *e->cancels))) {
+        s = infer_error_set(err, INFER_E_NO_MEMORY, "engine: no host memory");
+        goto fail;
+    }
+    if ((s = infer_sched_create(&e->sched, m->plan, &o, err)) != INFER_OK ||
+        (s = infer_runner_create(m, &e->runner, err)) != INFER_OK)
+        goto fail;
+    e->sched.n_vocab = e->n_vocab;
+    for (uint32_t i = 0; e->tok && i < e->n_vocab; i++)
+        if (infer_tokenizer_is_end(e->tok, (int32_t)i) && e->sched.n_end_ids < 16)
+            e->sched.end_ids[e->sched.n_end_ids++] = (int32_t)i;
+    e->stats = (infer_engine_stats){
+        .struct_size = sizeof e->stats, .block_size = m->plan->block_size, .blocks_total = m->plan->n_blocks};
+    if (pthread_create(&e->thread, NULL, engine_main, e) != 0) {
+        s = infer_error_set(err, INFER_E_NO_MEMORY, "engine: no thread");
+        goto fail;
+    }
+    e->started = 1;
+    *out = e;
+    return INFER_OK;
+fail:
+    infer_engine_destroy(e);
+    return s;
+}
+
+void infer_engine_destroy(infer_engine *e)
+{
+    if (!e)
+        return;
+    if (e->started) {
+        pthread_mutex_lock(&e->lock);
+        e->stop = 1;
+        pthread_cond_broadcast(&e->work);
+        pthread_mutex_unlock(&e->lock);
+        pthread_join(e->thread, NULL);
+    }
+    while (e->inbox) {
+        infer_req *next = e->inbox->next;
+        infer_kv_seq_free(e->sched.pool, &e->inbox->seq);
+        infer_req_destroy(e->inbox);
+        e->inbox = next;
+    }
+    infer_runner_destroy(e->runner);
+    infer_sched_destroy(&e->sched);
+    infer_events_destroy(&e->events);
+    infer_free(e->cancels);
+    pthread_cond_destroy(&e->work);
+    pthread_mutex_destroy(&e->lock);
+    infer_free(e);
+}
+
+infer_status infer_engine_submit(infer_engine *e, const infer_request *req, uint64_t *id, infer_error *err)
+{
+    infer_req *r;
+    INFER_TRY(infer_req_create(req, e->tok, e->n_vocab, infer_engine_ctx_size(e), &r, err));
+    infer_status s = infer_kv_seq_init(e->sched.pool, &r->seq, r->cap_tokens, err);
+    if (s != INFER_OK) {
+        infer_req_destroy(r);
+        return s;
+    }
+    pthread_mutex_lock(&e->lock);
+    if (e->stats.fatal != INFER_OK)
+        s = infer_error_set(err, e->stats.fatal, "engine: stopped after %s", infer_status_name(e->stats.fatal));
+    else if (e->stop)
+        s = infer_error_set(err, INFER_E_CANCELLED, "engine: is shutting down");
+    else if (e->n_inbox + e->stats.n_waiting >= e->max_queue)
+        s = infer_error_set(err, INFER_E_BUSY, "queue: %u requests are waiting", e->n_inbox + e->stats.n_waiting);
+    if (s == INFER_OK) {
+        *id = r->id = e->next_id++;
+        *e->inbox_end = r;
+        e->inbox_end = &r->next;
+        e->n_inbox++;
+        pthread_cond_signal(&e->work);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (s != INFER_OK) {
+        infer_free(r->seq.blocks);
+        infer_req_destroy(r);
+    }
+    return s;
+}
+
+void infer_engine_cancel(infer_engine *e, uint64_t id)
+{
+    pthread_mutex_lock(&e->lock);
+    int known = 0;
+    for (uint32_t i = 0; i < e->n_cancels; i++)
+        known |= e->cancels[i] == id;
+    /* More cancellations than there can be requests name unknown ones: the oldest is dropped. */
+    if (!known && e->n_cancels == e->cap_cancels)
+        memmove(e->cancels, e->cancels + 1, --e->n_cancels * sizeof *e->cancels);
+    if (!known)
+        e->cancels[e->n_cancels++] = id;
+    pthread_cond_signal(&e->work);
+    pthread_mutex_unlock(&e->lock);
+}
+
+infer_status infer_engine_poll(infer_engine *e, int32_t timeout_ms, const infer_event **events, uint32_t *n)
+{
+    return infer_events_poll(&e->events, timeout_ms, events, n);
+}
+
+void infer_engine_wake(infer_engine *e)
+{
+    infer_events_wake(&e->events);
+}
+
+void infer_engine_get_stats(infer_engine *e, infer_engine_stats *out)
+{
+    pthread_mutex_lock(&e->lock);
+    infer_engine_stats st = e->stats;
+    st.n_waiting += e->n_inbox;
+    pthread_mutex_unlock(&e->lock);
+    uint32_t size = out->struct_size < sizeof st ? out->struct_size : (uint32_t)sizeof st;
+    st.struct_size = size;
+    memcpy(out, &st, size);
+}
+
+uint64_t infer_engine_now(void)
+{
+    return infer_clock_ns();
+}
+
+uint32_t infer_engine_ctx_size(const infer_engine *e)
+{
+    return e->m->plan->opt.ctx_size;
+}
+
+infer_model *infer_engine_model(const infer_engine *e)
+{
+    return e->m;
+}

@@ -1,0 +1,148 @@
+/* What the files of core/sched share: the runner (steps on devices), requests, the scheduler, the engine object.
+ * All of it belongs to the engine thread, except what engine.c guards by its lock. SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INFER_SCHED_PRIVATE_H
+#define INFER_SCHED_PRIVATE_H
+
+#include <pthread.h>
+
+#include <infer/engine.h>
+
+#include "kv/kv.h"
+#include "model/private.h"
+
+/* ---- Runner: one step on the plan's devices ------------------------------------------------------------------ */
+
+typedef struct infer_runner infer_runner;
+
+/* Host image of the step block; the scheduler writes it in place between steps (layout: infer_step_layout). */
+typedef struct infer_step_image {
+    int32_t *counts, *ids, *pos, *slots, *logit_rows, *kv_len, *q_start, *block_table;
+    infer_sample_row *sample_rows;
+    infer_sample_bias *bias;
+    uint32_t n_tokens, n_seqs, n_logits, n_bias;
+} infer_step_image;
+
+/* A row of the sampling counts to be set before the step samples. */
+typedef struct infer_counts_init {
+    uint32_t row;
+    const uint16_t *counts; /* n_vocab entries; valid until the step is done */
+} infer_counts_init;
+
+/* What is to be done besides the image. Arrays are the caller's, valid until the step returns. */
+typedef struct infer_step_extra {
+    const infer_kv_copy *copies;
+    uint32_t n_copies;
+    const infer_counts_init *inits;
+    uint32_t n_inits;
+    int want_sample, want_top, want_logits;
+} infer_step_extra;
+
+typedef struct infer_step_result {
+    const int32_t *ids;     /* n_logits */
+    const float *logprobs;  /* n_logits */
+    const int32_t *top_ids; /* n_logits x n_top, with want_top */
+    const float *top_logprobs;
+    const float *logits; /* n_logits x n_vocab, with want_logits */
+    uint32_t n_top;
+    uint64_t busy_ns, copy_bytes;
+} infer_step_result;
+
+/* Allocates the plan's cache, arenas and step blocks, builds and instantiates all programs. */
+infer_status infer_runner_create(infer_model *m, infer_runner **out, infer_error *err);
+void infer_runner_destroy(infer_runner *r);
+infer_step_image *infer_runner_image(infer_runner *r);
+/* Runs one step to its end: posts a job a part to the devices' submit threads and waits. No allocation. The result is
+ * valid until the next step. A failure's status has its blast radius. */
+infer_status infer_runner_step(infer_runner *r, const infer_step_extra *x, infer_step_result *out, infer_error *err);
+
+/* ---- Requests ------------------------------------------------------------------------------------------------ */
+
+#define INFER_MAX_STOPS    16u
+#define INFER_MAX_STOP_LEN 256u
+#define INFER_MAX_BIAS     300u
+#define INFER_MAX_TOP      20u
+
+typedef struct infer_req {
+    struct infer_req *next;
+    uint64_t id;
+    void *user;
+    uint32_t flags;
+    int32_t priority;
+    int cancelled;   /* set under the engine's lock */
+    int32_t *tokens; /* prompt, then output */
+    uint64_t n_prompt, n_tokens, cap_tokens;
+    uint64_t n_computed; /* tokens whose keys and values are in the cache */
+    uint64_t min_tokens;
+    infer_kv_seq seq;
+    int32_t slot; /* among the running ones: its row of the sampling counts; -1: not running */
+    infer_sampling sampling;
+    infer_sample_bias *bias; /* sampling.n_bias, owned */
+    uint16_t *counts;        /* n_vocab, owned; NULL: no penalties */
+    int counts_stale;        /* the device's row must be set before the next sample */
+    char *stops[INFER_MAX_STOPS];
+    uint32_t n_stops;
+    int32_t *stop_ids;
+    uint32_t n_stop_ids;
+    uint32_t n_top;
+    infer_detok *detok;
+    infer_buf held;   /* text given out by the last call, then text that may begin a stop string */
+    int text_stopped; /* a stop string ended the text */
+    size_t n_held;    /* bytes at its end that are not given out */
+    void (*on_logits)(void *user, uint64_t pos, const float *logits, uint32_t n_vocab);
+    void *logits_user;
+    uint64_t t_submit, t_first_run, t_first_token;
+    /* of the step being built */
+    uint32_t step_rows, step_first_logit, step_n_logits;
+    int step_samples;
+} infer_req;
+
+/* Checks and copies a request. Errors as infer_engine_submit. Called on the submitting thread. */
+infer_status infer_req_create(const infer_request *r, const infer_tokenizer *tok, uint32_t n_vocab, uint32_t ctx_size,
+                              infer_req **out, infer_error *err);
+/* The blocks must have been given back. */
+void infer_req_destroy(infer_req *r);
+/* Whether generation ends at this id by an end token or a stop id. */
+int infer_req_is_end(const infer_req *r, const infer_tokenizer *tok, int32_t id);
+/* Takes text in; gives out what is certain (*p, *n: valid until the next call) and whether a stop string ended it. */
+infer_status infer_req_text(infer_req *r, const char *text, size_t n_text, const char **p, size_t *n, int *stopped);
+/* What is still held at the end. */
+infer_status infer_req_flush(infer_req *r, const char **p, size_t *n);
+/* Rebuilds `counts` from the tokens so far. */
+void infer_req_count(infer_req *r, uint32_t n_vocab);
+
+/* ---- Scheduler ----------------------------------------------------------------------------------------------- */
+
+typedef struct infer_sched {
+    infer_kv_pool *pool;
+    infer_req **running; /* in order of admission */
+    uint32_t n_running, max_running;
+    infer_req *waiting; /* by priority, then arrival */
+    uint32_t n_waiting;
+    uint8_t *slot_used; /* max_running */
+    uint32_t max_tokens, max_logits, prefill_chunk, max_blocks, n_vocab;
+    int32_t end_ids[16]; /* ids that end generation by themselves */
+    uint32_t n_end_ids;
+    /* of the step being built */
+    infer_kv_copy *copies;
+    uint32_t n_copies;
+    infer_counts_init *inits;
+    uint32_t n_inits;
+    infer_req **batch; /* those with rows, in order of the image */
+    uint32_t n_batch;
+    int any_top, any_logits, any_sample;
+    uint64_t preemptions;
+} infer_sched;
+
+infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer_engine_options *o, infer_error *err);
+void infer_sched_destroy(infer_sched *s);
+/* Queues a request (again, after a preemption: in front of its equals). */
+void infer_sched_enqueue(infer_sched *s, infer_req *r, int front);
+/* Takes a running or waiting request out and gives its blocks back. */
+void infer_sched_remove(infer_sched *s, infer_req *r);
+/* Chooses the rows of the next step and writes the image: decodes first, then prompt chunks in order, then newly
+ * admitted requests, under the token budget. Preempts the newest by recomputation when blocks run out. Returns the
+ * rows. */
+uint32_t infer_sched_build(infer_sched *s, infer_step_image *im, const infer_tokenizer *tok, uint64_t now);
+
+#endif

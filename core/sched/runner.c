@@ -1,0 +1,472 @@
+/* Steps on devices: one job a part on its device's submit thread, values that cross go through host memory. Knows rows
+ * and buffers, no requests. SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "sched/private.h"
+
+enum { MAX_BUCKETS = 24 };
+
+typedef struct part_run {
+    infer_hal_job job; /* first: the job is the part */
+    infer_runner *r;
+    uint32_t part;
+    int first_on_device;
+    infer_hal_tl *tl; /* reaches the step's number when the part is done */
+    infer_hal_prog *prog[MAX_BUCKETS];
+    infer_hal_exec *exec[MAX_BUCKETS];
+} part_run;
+
+struct infer_runner {
+    infer_model *m;
+    infer_plan *p;
+    infer_hal_buf arena[INFER_GRAPH_MAX_DEVS], step[INFER_GRAPH_MAX_DEVS], state[INFER_GRAPH_MAX_DEVS],
+        kv[INFER_GRAPH_MAX_DEVS];
+    uint32_t buckets[MAX_BUCKETS], n_buckets, bucket;
+    part_run *parts;
+    uint8_t *image_bytes, *stage;
+    infer_step_image image;
+    int32_t *ids, *top_ids;
+    float *logprobs, *top_logprobs, *logits;
+    infer_copy_region *regions; /* one a cached layer and plane, for copy-on-write */
+    uint32_t max_regions;
+    const infer_step_extra *extra;
+    uint64_t step_no, busy_ns;
+    _Atomic uint64_t copy_bytes;
+    pthread_mutex_t lock;
+    pthread_cond_t done_cond;
+    uint32_t done;               /* parts of the step that ended */
+    _Atomic infer_status status; /* the first failure of the step */
+    infer_error err;
+};
+
+/* ---- One part, on its device's submit thread ------------------------------------------------------------------- */
+
+static void fail(infer_runner *r, infer_hal_dev *d, infer_status s, const char *what)
+{
+    pthread_mutex_lock(&r->lock);
+    if (atomic_load(&r->status) == INFER_OK) {
+        infer_hal_fail(d, s, &r->err, what);
+        atomic_store(&r->status, s);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* Bytes of a transfer that this step uses. */
+static uint64_t transfer_bytes(const infer_runner *r, const infer_transfer *x)
+{
+    if (x->rows_from >= INFER_COUNT_MAX)
+        return x->max_bytes;
+    uint64_t n = (uint64_t)r->image.counts[x->rows_from] * x->rows_mul * x->row_bytes;
+    return n < x->max_bytes ? n : x->max_bytes;
+}
+
+static infer_status receive(infer_runner *r, infer_hal_dev *d, uint32_t part)
+{
+    for (uint32_t i = 0; i < r->p->compiled.n_xfers; i++) {
+        const infer_transfer *x = &r->p->compiled.xfers[i];
+        if (x->dst_part != part)
+            continue;
+        uint64_t n = transfer_bytes(r, x);
+        if (!n)
+            continue;
+        infer_status s = infer_hal_tl_wait(r->parts[x->src_part].tl, r->step_no, UINT64_MAX);
+        if (s != INFER_OK)
+            return s;
+        infer_copy_end src = {NULL, r->stage + x->stage_offset}, dst = {r->arena[x->dst_dev].h, NULL};
+        infer_copy_region g = {.dst_offset = x->dst_offset, .bytes = n, .rows = 1};
+        INFER_TRY(infer_hal_copy(d, &dst, &src, &g, 1));
+    }
+    return INFER_OK;
+}
+
+static infer_status send(infer_runner *r, infer_hal_dev *d, uint32_t part)
+{
+    for (uint32_t i = 0; i < r->p->compiled.n_xfers; i++) {
+        const infer_transfer *x = &r->p->compiled.xfers[i];
+        uint64_t n = transfer_bytes(r, x);
+        if (x->src_part != part || !n)
+            continue;
+        infer_copy_end dst = {NULL, r->stage + x->stage_offset}, src = {r->arena[x->src_dev].h, NULL};
+        infer_copy_region g = {.src_offset = x->src_offset, .bytes = n, .rows = 1};
+        INFER_TRY(infer_hal_copy(d, &dst, &src, &g, 1));
+        atomic_fetch_add(&r->copy_bytes, n);
+    }
+    return INFER_OK;
+}
+
+static infer_status update_part(infer_runner *r, infer_hal_dev *d, int32_t dev, uint64_t at, uint64_t bytes)
+{
+    infer_range dst = {r->step[dev].h, at, bytes};
+    return bytes ? infer_hal_update(d, &dst, r->image_bytes + at, bytes) : INFER_OK;
+}
+
+/* The step's parameters, only what this step fills. */
+static infer_status update_step(infer_runner *r, infer_hal_dev *d, int32_t dev)
+{
+    const infer_step_layout *l = &r->p->dec.step;
+    const infer_step_image *im = &r->image;
+    const struct {
+        uint64_t at, bytes;
+    } rows[] = {
+        {l->counts, INFER_COUNT_MAX * sizeof(int32_t)},
+        {l->ids, im->n_tokens * sizeof(int32_t)},
+        {l->pos, im->n_tokens * sizeof(int32_t)},
+        {l->slots, im->n_tokens * sizeof(int32_t)},
+        {l->logit_rows, im->n_logits * sizeof(int32_t)},
+        {l->kv_len, im->n_seqs * sizeof(int32_t)},
+        {l->q_start, (im->n_seqs + 1) * sizeof(int32_t)},
+        {l->sample_rows, im->n_logits * sizeof(infer_sample_row)},
+        {l->bias, im->n_bias * sizeof(infer_sample_bias)},
+        {l->block_table, (uint64_t)im->n_seqs * l->max_blocks * sizeof(int32_t)},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        INFER_TRY(update_part(r, d, dev, rows[i].at, rows[i].bytes));
+    return INFER_OK;
+}
+
+/* Copies whole blocks over all cached layers of this device. */
+static infer_status copy_blocks(infer_runner *r, infer_hal_dev *d, int32_t dev)
+{
+    const infer_kv_layout *l = &r->p->devs[dev].kv;
+    if (!l->spec.n_layers)
+        return INFER_OK;
+    infer_copy_end end = {r->kv[dev].h, NULL};
+    for (uint32_t i = 0; i < r->extra->n_copies; i++) {
+        uint32_t n = 0;
+        for (uint32_t layer = 0; layer < l->spec.n_layers; layer++) {
+            for (uint32_t plane = 0; plane < l->spec.n_planes; plane++) {
+                uint64_t at, bytes;
+                infer_kv_layout_plane(l, layer, plane, &at, &bytes);
+                uint64_t block = bytes / l->n_blocks;
+                r->regions[n++] = (infer_copy_region){.src_offset = at + block * (uint64_t)r->extra->copies[i].src,
+                                                      .dst_offset = at + block * (uint64_t)r->extra->copies[i].dst,
+                                                      .bytes = block,
+                                                      .rows = 1};
+            }
+        }
+        INFER_TRY(infer_hal_copy(d, &end, &end, r->regions, n));
+    }
+    return INFER_OK;
+}
+
+static infer_status init_counts(infer_runner *r, infer_hal_dev *d, int32_t dev)
+{
+    uint64_t bytes = 2ull * r->p->file->hp.n_vocab;
+    for (uint32_t i = 0; i < r->extra->n_inits; i++) {
+        infer_range dst = {r->state[dev].h, bytes * r->extra->inits[i].row, bytes};
+        INFER_TRY(infer_hal_update(d, &dst, r->extra->inits[i].counts, bytes));
+    }
+    return INFER_OK;
+}
+
+/* Copies rows of a kept value to the host, where this device made it. */
+static infer_status fetch(infer_runner *r, infer_hal_dev *d, int32_t dev, uint32_t part, infer_val v, void *to,
+                          uint64_t row_bytes)
+{
+    const infer_compiled *c = &r->p->compiled;
+    if (v < 0 || !r->image.n_logits)
+        return INFER_OK;
+    int here = 0;
+    for (uint32_t i = c->parts[part].first; i < c->parts[part].first + c->parts[part].count; i++) {
+        const infer_gnode *n = &c->g->nodes[c->order[i]];
+        for (uint32_t k = 0; k < n->n_out; k++)
+            here |= n->out[k] == v;
+    }
+    if (!here)
+        return INFER_OK;
+    infer_copy_end src = {r->arena[dev].h, NULL}, dst = {NULL, to};
+    infer_copy_region g = {.src_offset = c->place[(size_t)dev * c->g->n_vals + (size_t)v],
+                           .bytes = row_bytes * r->image.n_logits,
+                           .rows = 1};
+    return infer_hal_copy(d, &dst, &src, &g, 1);
+}
+
+static infer_status fetch_all(infer_runner *r, infer_hal_dev *d, int32_t dev, uint32_t part)
+{
+    const infer_decoder_outputs *o = &r->p->out;
+    uint64_t n_top = r->p->dec.n_top;
+    if (r->extra->want_logits)
+        INFER_TRY(fetch(r, d, dev, part, o->logits, r->logits, 4ull * r->p->file->hp.n_vocab));
+    if (!r->extra->want_sample)
+        return INFER_OK;
+    INFER_TRY(fetch(r, d, dev, part, o->ids, r->ids, 4));
+    INFER_TRY(fetch(r, d, dev, part, o->logprobs, r->logprobs, 4));
+    if (!r->extra->want_top)
+        return INFER_OK;
+    INFER_TRY(fetch(r, d, dev, part, o->top_ids, r->top_ids, 4 * n_top));
+    return fetch(r, d, dev, part, o->top_logprobs, r->top_logprobs, 4 * n_top);
+}
+
+static infer_status run_part(part_run *pr, infer_hal_dev *d)
+{
+    infer_runner *r = pr->r;
+    const infer_part *part = &r->p->compiled.parts[pr->part];
+    int sampling = part->program == INFER_PROGRAM_SAMPLE;
+    if (pr->first_on_device) {
+        INFER_TRY(update_step(r, d, part->dev));
+        INFER_TRY(copy_blocks(r, d, part->dev));
+    }
+    if (sampling && !r->extra->want_sample)
+        return INFER_OK;
+    if (sampling && r->state[part->dev].h)
+        INFER_TRY(init_counts(r, d, part->dev));
+    INFER_TRY(receive(r, d, pr->part));
+    INFER_TRY(infer_hal_exec_submit(pr->exec[r->bucket]));
+    INFER_TRY(send(r, d, pr->part));
+    return fetch_all(r, d, part->dev, pr->part);
+}
+
+static void part_job(infer_hal_job *job)
+{
+    part_run *pr = (part_run *)job;
+    infer_runner *r = pr->r;
+    infer_hal_dev *d = r->p->devs[r->p->compiled.parts[pr->part].dev].dev;
+    uint64_t t0 = infer_clock_ns();
+    infer_status s = INFER_OK;
+    if (atomic_load(&r->status) == INFER_OK && (s = run_part(pr, d)) != INFER_OK)
+        fail(r, d, s, "step");
+    /* Signalled also after a failure, so that no later part waits for ever. */
+    s = infer_hal_signal(d, pr->tl, r->step_no);
+    if (s == INFER_OK)
+        s = infer_hal_tl_wait(pr->tl, r->step_no, UINT64_MAX);
+    if (s != INFER_OK) {
+        fail(r, d, s, "step");
+        infer_hal_tl_signal_host(pr->tl, r->step_no);
+    }
+    pthread_mutex_lock(&r->lock);
+    r->busy_ns += infer_clock_ns() - t0;
+    if (++r->done == r->p->compiled.n_parts)
+        pthread_cond_signal(&r->done_cond);
+    pthread_mutex_unlock(&r->lock);
+}
+
+infer_status infer_runner_step(infer_runner *r, const infer_step_extra *x, infer_step_result *out, infer_error *err)
+{
+    const infer_compiled *c = &r->p->compiled;
+    r->extra = x;
+    r->step_no++;
+    r->done = 0;
+    r->busy_ns = 0;
+    atomic_store(&r->copy_bytes, 0);
+    atomic_store(&r->status, INFER_OK);
+    r->image.counts[INFER_COUNT_TOKENS] = (int32_t)r->image.n_tokens;
+    r->image.counts[INFER_COUNT_SEQS] = (int32_t)r->image.n_seqs;
+    r->image.counts[INFER_COUNT_LOGITS] = (int32_t)r->image.n_logits;
+    r->bucket = 0;
+    while (r->buckets[r->bucket] < r->image.n_tokens)
+        r->bucket++;
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        infer_hal_post(r->p->devs[c->parts[i].dev].dev, &r->parts[i].job);
+    pthread_mutex_lock(&r->lock);
+    while (r->done < c->n_parts)
+        pthread_cond_wait(&r->done_cond, &r->lock);
+    pthread_mutex_unlock(&r->lock);
+    infer_status s = atomic_load(&r->status);
+    if (s != INFER_OK) {
+        if (err)
+            *err = r->err;
+        return s;
+    }
+    *out = (infer_step_result){.ids = r->ids,
+                               .logprobs = r->logprobs,
+                               .top_ids = r->top_ids,
+                               .top_logprobs = r->top_logprobs,
+                               .logits = r->logits,
+                               .n_top = r->p->dec.n_top,
+                               .busy_ns = r->busy_ns,
+                               .copy_bytes = atomic_load(&r->copy_bytes)};
+    return INFER_OK;
+}
+
+/* ---- Creation ---------------------------------------------------------------------------------------------------- */
+
+static infer_status alloc_some(infer_hal_dev *d, uint64_t bytes, infer_ledger_kind kind, infer_hal_buf *b,
+                               infer_error *err)
+{
+    if (!bytes)
+        return INFER_OK;
+    return infer_hal_buf_alloc(d, bytes, kind, b, err);
+}
+
+typedef struct fill_job {
+    infer_hal_job job;
+    infer_hal_dev *d;
+    infer_range range;
+    infer_status status;
+} fill_job;
+
+static void run_fill(infer_hal_job *job)
+{
+    fill_job *f = (fill_job *)job;
+    f->status = infer_hal_fill(f->d, &f->range, 0, 4);
+    if (f->status == INFER_OK)
+        f->status = infer_hal_drain(f->d);
+}
+
+/* Zeroes a buffer: a step block's first counts, and states, must not be what memory held before. */
+static infer_status zero(infer_hal_buf *b, infer_error *err)
+{
+    if (!b->h)
+        return INFER_OK;
+    fill_job f = {.job.run = run_fill, .d = b->dev, .range = {b->h, 0, b->size / 4 * 4}};
+    infer_hal_run(b->dev, &f.job);
+    return f.status == INFER_OK ? INFER_OK : infer_hal_fail(b->dev, f.status, err, "zeroing a buffer");
+}
+
+static infer_status alloc_device(infer_runner *r, uint32_t i, infer_error *err)
+{
+    infer_plan_dev *d = &r->p->devs[i];
+    const infer_compiled *c = &r->p->compiled;
+    int used = 0;
+    for (uint32_t k = 0; k < c->n_parts; k++)
+        used |= c->parts[k].dev == (int32_t)i;
+    if (!used)
+        return INFER_OK;
+    uint64_t state = 0;
+    if (c->g->nodes[c->order[c->n_order - 1]].dev == (int32_t)i)
+        state = 2ull * r->p->opt.n_parallel * r->p->file->hp.n_vocab;
+    INFER_TRY(alloc_some(d->dev, c->arena_bytes[i], INFER_LEDGER_ACTIVATIONS, &r->arena[i], err));
+    INFER_TRY(alloc_some(d->dev, r->p->dec.step.bytes, INFER_LEDGER_WORKSPACE, &r->step[i], err));
+    INFER_TRY(alloc_some(d->dev, state, INFER_LEDGER_WORKSPACE, &r->state[i], err));
+    INFER_TRY(alloc_some(d->dev, d->kv.total_bytes, INFER_LEDGER_KV, &r->kv[i], err));
+    INFER_TRY(zero(&r->step[i], err));
+    return zero(&r->state[i], err);
+}
+
+static infer_status make_part(infer_runner *r, uint32_t part, infer_error *err)
+{
+    const infer_compiled *c = &r->p->compiled;
+    part_run *pr = &r->parts[part];
+    int32_t dev = c->parts[part].dev;
+    pr->job.run = part_job;
+    pr->r = r;
+    pr->part = part;
+    pr->first_on_device = 1;
+    for (uint32_t k = 0; k < part; k++)
+        if (c->parts[k].dev == dev)
+            pr->first_on_device = 0;
+    infer_graph_binding b = {.n_slots = 0};
+    b.ranges[INFER_SLOT_I_ARENA] = (infer_range){r->arena[dev].h, 0, r->arena[dev].size};
+    b.ranges[INFER_SLOT_I_STEP] = (infer_range){r->step[dev].h, 0, r->step[dev].size};
+    b.ranges[INFER_SLOT_I_STATE] = (infer_range){r->state[dev].h, 0, r->state[dev].size};
+    b.ranges[INFER_SLOT_I_KV] = (infer_range){r->kv[dev].h, 0, r->kv[dev].size};
+    INFER_TRY(infer_model_bind(r->m, dev, &b, err));
+    INFER_TRY(infer_hal_tl_create(r->p->devs[dev].dev, &pr->tl, err));
+    for (uint32_t k = 0; k < r->n_buckets; k++)
+        INFER_TRY(infer_graph_program(c, &r->p->target, part, r->buckets[k], &b, &pr->prog[k], &pr->exec[k], err));
+    return INFER_OK;
+}
+
+static void choose_buckets(infer_runner *r)
+{
+    int many = 0;
+    uint32_t max = r->p->opt.max_batched_tokens;
+    for (uint32_t i = 0; i < r->p->n_devs; i++)
+        many |= (infer_hal_dev_props(r->p->devs[i].dev)->flags & INFER_PROP_WANTS_BUCKETS) != 0;
+    for (uint32_t b = 1; many && b < max && r->n_buckets < MAX_BUCKETS - 1; b *= 2)
+        r->buckets[r->n_buckets++] = b;
+    r->buckets[r->n_buckets++] = max;
+}
+
+static infer_status alloc_host(infer_runner *r, infer_error *err)
+{
+    const infer_plan *p = r->p;
+    const infer_step_layout *l = &p->dec.step;
+    uint64_t m = l->max_logits, top = p->dec.n_top;
+    r->image_bytes = infer_alloc_aligned(l->bytes, 256);
+    r->stage = infer_alloc_aligned(p->stage_bytes, 256);
+    r->ids = infer_calloc(m, sizeof *r->ids);
+    r->logprobs = infer_calloc(m, sizeof *r->logprobs);
+    r->top_ids = infer_calloc(m * top, sizeof *r->top_ids);
+    r->top_logprobs = infer_calloc(m * top, sizeof *r->top_logprobs);
+    /* Touched, and so resident, only where logits are read back. */
+    r->logits = infer_malloc(m * p->file->hp.n_vocab * sizeof *r->logits);
+    for (uint32_t i = 0; i < p->n_devs; i++)
+        if (p->devs[i].kv.spec.n_layers * 2 > r->max_regions)
+            r->max_regions = p->devs[i].kv.spec.n_layers * 2;
+    r->regions = infer_calloc(r->max_regions, sizeof *r->regions);
+    r->parts = infer_calloc(p->compiled.n_parts, sizeof *r->parts);
+    if (!r->image_bytes || !r->stage || !r->ids || !r->logprobs || !r->top_ids || !r->top_logprobs || !r->logits ||
+        !r->regions || !r->parts)
+        return infer_error_set(err, INFER_E_NO_MEMORY, "engine: no host memory for the step's blocks");
+    memset(r->image_bytes, 0, l->bytes);
+    r->image = (infer_step_image){.counts = (int32_t *)(r->image_bytes + l->counts),
+                                  .ids = (int32_t *)(r->image_bytes + l->ids),
+                                  .pos = (int32_t *)(r->image_bytes + l->pos),
+                                  .slots = (int32_t *)(r->image_bytes + l->slots),
+                                  .logit_rows = (int32_t *)(r->image_bytes + l->logit_rows),
+                                  .kv_len = (int32_t *)(r->image_bytes + l->kv_len),
+                                  .q_start = (int32_t *)(r->image_bytes + l->q_start),
+                                  .block_table = (int32_t *)(r->image_bytes + l->block_table),
+                                  .sample_rows = (infer_sample_row *)(r->image_bytes + l->sample_rows),
+                                  .bias = (infer_sample_bias *)(r->image_bytes + l->bias)};
+    return INFER_OK;
+}
+
+infer_status infer_runner_create(infer_model *m, infer_runner **out, infer_error *err)
+{
+    infer_runner *r = infer_calloc(1, sizeof *r);
+    if (!r)
+        return infer_error_set(err, INFER_E_NO_MEMORY, "engine: no host memory");
+    r->m = m;
+    r->p = m->plan;
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->done_cond, NULL);
+    choose_buckets(r);
+    infer_status s = alloc_host(r, err);
+    for (uint32_t i = 0; s == INFER_OK && i < r->p->n_devs; i++)
+        s = alloc_device(r, i, err);
+    for (uint32_t i = 0; s == INFER_OK && i < r->p->compiled.n_parts; i++)
+        s = make_part(r, i, err);
+    if (s != INFER_OK) {
+        infer_runner_destroy(r);
+        return s;
+    }
+    *out = r;
+    return INFER_OK;
+}
+
+void infer_runner_destroy(infer_runner *r)
+{
+    if (!r)
+        return;
+    for (uint32_t i = 0; r->parts && i < r->p->compiled.n_parts; i++) {
+        part_run *pr = &r->parts[i];
+        for (uint32_t k = 0; k < r->n_buckets; k++) {
+            if (pr->exec[k])
+                infer_hal_exec_destroy(pr->exec[k]);
+            if (pr->prog[k])
+                infer_hal_prog_destroy(pr->prog[k]);
+        }
+        if (pr->tl)
+            infer_hal_tl_destroy(pr->tl);
+    }
+    for (uint32_t i = 0; i < r->p->n_devs; i++) {
+        infer_hal_buf_free(&r->kv[i]);
+        infer_hal_buf_free(&r->state[i]);
+        infer_hal_buf_free(&r->step[i]);
+        infer_hal_buf_free(&r->arena[i]);
+    }
+    infer_free(r->parts);
+    infer_free(r->regions);
+    infer_free(r->logits);
+    infer_free(r->top_logprobs);
+    infer_free(r->top_ids);
+    infer_free(r->logprobs);
+    infer_free(r->ids);
+    infer_free_aligned(r->stage);
+    infer_free_aligned(r->image_bytes);
+    pthread_cond_destroy(&r->done_cond);
+    pthread_mutex_destroy(&r->lock);
+    infer_free(r);
+}
+
+infer_step_image *infer_runner_image(infer_runner *r)
+{
+    return &r->image;
+}
