@@ -36,8 +36,13 @@ infer_val infer_graph_value(infer_graph *g, infer_val_kind kind, uint64_t ref, c
         return -1;
     }
     g->vals = p;
-    g->vals[g->n_vals] = (infer_value){
-        .desc = *desc, .kind = kind, .ref = ref, .rows_from = rows_from, .rows_mul = rows_mul, .name = name};
+    g->vals[g->n_vals] = (infer_value){.alias = -1,
+                                       .desc = *desc,
+                                       .kind = kind,
+                                       .ref = ref,
+                                       .rows_from = rows_from,
+                                       .rows_mul = rows_mul,
+                                       .name = name};
     return (infer_val)g->n_vals++;
 }
 
