@@ -7,9 +7,8 @@
 
 #include "hal/internal.h"
 
-infer_status infer_hal_edge(infer_hal *h, infer_hal_dev *from, infer_hal_dev *to, infer_edge_info *out)
+infer_status infer_hal_edge(infer_hal_dev *from, infer_hal_dev *to, infer_edge_info *out)
 {
-    (void)h;
     infer_edge_info e = {.struct_size = sizeof e, .mode = INFER_EDGE_STAGED};
     INFER_TRY(hal_lost(from));
     INFER_TRY(hal_lost(to));

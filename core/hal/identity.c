@@ -49,6 +49,12 @@ void hal_identity_merge(infer_hal *h)
     }
 }
 
+/* Rows that share a PCI address or UUID: hardware before simulations of it, the preferred row before its doubles. */
+static int worth(const infer_hal_device_info *r)
+{
+    return 1 + (r->same_as < 0) + 2 * (r->info.kind != INFER_KIND_SOFTWARE);
+}
+
 int32_t infer_hal_find(const infer_hal *h, const char *id)
 {
     int32_t found = -1;
@@ -56,7 +62,8 @@ int32_t infer_hal_find(const infer_hal *h, const char *id)
         const infer_hal_device_info *r = h->devices[i];
         if (!strcmp(r->id, id))
             return (int32_t)i;
-        if (*id && (!strcasecmp(r->info.pci, id) || !strcasecmp(r->info.uuid, id)) && (found < 0 || r->same_as < 0))
+        if (*id && (!strcasecmp(r->info.pci, id) || !strcasecmp(r->info.uuid, id)) &&
+            (found < 0 || worth(r) > worth(h->devices[found])))
             found = (int32_t)i;
     }
     return found;

@@ -160,6 +160,9 @@ void hal_cond_init(pthread_cond_t *c);
 /* Picks the update path, makes the private timeline. */
 infer_status hal_queue_open(infer_hal_dev *d, infer_error *err);
 void hal_queue_close(infer_hal_dev *d);
+/* cmd_copy without checks, with patience. */
+infer_status hal_copy(infer_hal_dev *d, const infer_copy_end *dst, const infer_copy_end *src,
+                      const infer_copy_region *regions, uint32_t n);
 /* After a slot answered AGAIN: starts and awaits earlier work; OK: try again. */
 infer_status hal_again(infer_hal_dev *d, uint32_t *tries);
 

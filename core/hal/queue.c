@@ -64,9 +64,7 @@ static infer_status copy_in(infer_hal_dev *d, const infer_range *dst, uint64_t o
 {
     infer_copy_end to = {.buffer = dst->buffer}, from = {.host = (void *)(uintptr_t)data};
     infer_copy_region r = {.dst_offset = dst->offset + offset, .bytes = bytes, .rows = 1};
-    infer_status s;
-    RETRY(d, s, d->ops->cmd_copy(d->queue, &to, &from, &r, 1));
-    return s;
+    return hal_copy(d, &to, &from, &r, 1);
 }
 
 /* The device copies inside the call: the caller's memory may be its source. */
@@ -170,8 +168,12 @@ infer_status infer_hal_copy(infer_hal_dev *d, const infer_copy_end *dst, const i
         INFER_TRY(hal_check_buffer(d, src->buffer, 0, from, "copy source"));
     if (d->hal->validate)
         INFER_TRY(hal_validate_copy(d, dst, src, regions, n));
-    if (!to)
-        return INFER_OK;
+    return to ? hal_copy(d, dst, src, regions, n) : INFER_OK;
+}
+
+infer_status hal_copy(infer_hal_dev *d, const infer_copy_end *dst, const infer_copy_end *src,
+                      const infer_copy_region *regions, uint32_t n)
+{
     infer_status s;
     RETRY(d, s, d->ops->cmd_copy(d->queue, dst, src, regions, n));
     return s;

@@ -146,6 +146,8 @@ infer_status infer_topo_create(const char *xml, infer_topo **out, infer_error *e
     }
     hwloc_topology_set_type_filter(t->hw, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_ALL);
     hwloc_topology_set_type_filter(t->hw, HWLOC_OBJ_OS_DEVICE, HWLOC_TYPE_FILTER_KEEP_NONE);
+    /* On Linux the kernel's own listing serves as well as libpciaccess, which keeps memory for good. */
+    hwloc_topology_set_components(t->hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
     if ((s = choose_source(t, xml, err)))
         goto fail;
     if (hwloc_topology_load(t->hw)) {
