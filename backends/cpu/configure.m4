@@ -18,6 +18,7 @@ AS_IF([test $infer_cpu = yes],[
   AS_IF([test $have_onednn = yes],[infer_cpu_why="$infer_cpu_why, with oneDNN"],[infer_cpu_why="$infer_cpu_why, without oneDNN ($onednn_why)"])
 ])
 AS_IF([test $infer_cpu_builtin = yes],[AC_DEFINE([INFER_BUILTIN_CPU],[1],[The CPU backend is inside libinfer])])
+AM_CONDITIONAL([HAVE_CPU],[test $infer_cpu = yes])
 AM_CONDITIONAL([BACKEND_CPU],[test $infer_cpu = yes && test $infer_cpu_builtin = no])
 AM_CONDITIONAL([BACKEND_CPU_BUILTIN],[test $infer_cpu_builtin = yes])
 AM_CONDITIONAL([HAVE_ONEDNN],[test $have_onednn = yes])

@@ -1,0 +1,80 @@
+/*
+ * Kernels of the CPU backend: one table of functions per instruction set, over plain float rows in memory. Knows no
+ * operands, threads or descriptors.
+ *
+ * The canonical sum. Every product of a weight row with an activation row, whichever function computes it and however
+ * many rows run together, is taken in one order, so that a result does not depend on its company:
+ *   K is cut into chunks of KERN_CHUNK elements from element 0; inside a chunk element k goes to lane k % 8, each lane
+ *   adds its products in order of k (fused or not: as the instruction set has it, always the same); a last partial
+ *   group of 8 is filled up with zeros; the lanes are added as ((0+1)+(2+3)) + ((4+5)+(6+7)); chunk sums are added in
+ *   order to 0.
+ * Rows of weights are used as floats: the format's exact values, rounded once where they need more than 24 bits.
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INFER_CPU_KERN_H
+#define INFER_CPU_KERN_H
+
+#include <stdint.h>
+
+#include <infer/ops.h>
+#include <infer/quant.h>
+
+enum { KERN_LANES = 8, KERN_CHUNK = 512, KERN_TILE = 4 };
+
+/* n elements, a multiple of the format's block, of unaligned source bytes to floats, or back. */
+typedef void (*kern_unpack_fn)(const void *src, float *dst, int64_t n);
+typedef void (*kern_pack_fn)(const float *src, void *dst, int64_t n);
+/* out[r] = canonical sum over k elements of weight row w[r] (in the format) and x; k a multiple of 8 and of the block.
+ */
+typedef void (*kern_dot_fn)(const uint8_t *const w[KERN_TILE], const float *x, int64_t k, float out[KERN_TILE]);
+
+typedef struct kern_format {
+    uint32_t block_elems, block_bytes; /* 0: a format that these kernels do not know */
+    kern_unpack_fn unpack;
+    kern_pack_fn pack; /* NULL: none */
+    kern_dot_fn dot;   /* NULL: unpack into a tile and use `tile` */
+} kern_format;
+
+typedef struct kern_table {
+    const char *isa;
+    uint32_t simd_bytes;
+    const kern_format *format; /* [INFER_FMT_COUNT] */
+
+    /* c[i * ldc + r] += chunk sum of w[r * ldw ..] and x[i][..] for i < m, r < KERN_TILE; kc <= KERN_CHUNK elements.
+     * Elements of w from kc to the next multiple of 8 exist and are zero. */
+    void (*tile)(const float *w, int64_t ldw, const float *const *x, int64_t m, int64_t kc, float *c, int64_t ldc);
+
+    /* y may be an input of the same call in all of these. */
+    void (*add)(const float *a, const float *b, float *y, int64_t n);
+    void (*mul)(const float *a, const float *b, float *y, int64_t n);
+    void (*scale)(const float *x, float scale, float bias, float *y, int64_t n); /* y = x * scale + bias */
+    /* y = act(min(x, limit)), and times clamp(up) where up is not NULL; limit 0: none (infer_attrs_act). */
+    void (*act)(uint32_t act, float limit, const float *x, const float *up, float *y, int64_t n);
+    /* y += a * x, each element one product and one sum. */
+    void (*axpy)(float a, const float *x, float *y, int64_t n);
+    /* y = (x - mean) * factor * (w + offset) + b; w, b may be NULL. */
+    void (*norm)(const float *x, float mean, float factor, const float *w, float offset, const float *b, float *y,
+                 int64_t n);
+    double (*sum)(const float *x, int64_t n);
+    double (*sum_squares)(const float *x, double mean, int64_t n); /* of x - mean */
+    float (*max)(const float *x, int64_t n);                       /* -INFINITY for n = 0; NaNs are passed over */
+    /* x = exp(x * scale - shift) in place; returns the sum in a fixed order. */
+    float (*exp_sum)(float *x, float scale, float shift, int64_t n);
+    /* o[i][0..dv) += sum over keys t < n, in order, of p[i * ldp + t] * v[t * ldv ..]; i < rows. An element's result
+     * does not depend on the other rows. */
+    void (*weighted)(const float *p, int64_t ldp, int64_t rows, const float *v, int64_t ldv, int64_t n, float *o,
+                     int64_t ldo, int64_t dv);
+    /* Rotates r pairs: (x[i * step], x[i * step + gap]) by the angle with cosine c[i] and sine s[i]. */
+    void (*rotate)(const float *x, const float *c, const float *s, float *y, int64_t r, int64_t step, int64_t gap);
+} kern_table;
+
+/* Portable C, also what the other tables fall back on. */
+extern const kern_table kern_generic_table;
+/* AVX2, FMA and F16C; NULL where the processor or the build lacks them. */
+const kern_table *kern_avx2(void);
+
+float kern_f16_to_f32(uint16_t h);
+uint16_t kern_f32_to_f16(float f);
+uint16_t kern_f32_to_bf16(float f);
+
+#endif

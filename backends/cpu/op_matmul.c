@@ -1,0 +1,425 @@
+/*
+ * Products of rows with weight matrices: MATMUL, MOE_MATMUL, LORA_SHRINK, LORA_EXPAND_ADD. All are one form: items
+ * (rows of x), each with the matrix that it meets, grouped by matrix into blocks of at most BLOCK items; a chunk of
+ * work is a block times a tile of weight rows. Every output is the canonical sum of kern.h, so neither grouping nor
+ * tiling shows in the result. One item: the format's dot kernel reads the weights as they lie. More: four weight rows
+ * at a time are unpacked for one chunk of K and meet all items of the block, whose part of x for that chunk stays in
+ * the second-level cache. SPDX-License-Identifier: Apache-2.0
+ */
+#include "config.h"
+
+#include "op.h"
+
+enum { BLOCK = 96, TILE = 64 };
+
+/* Items list[first .. first + m), all of matrix e. */
+typedef struct block {
+    int32_t e, first, m;
+} block;
+
+typedef struct product {
+    const cpu_call *c;
+    cpu_weight w;
+    const cpu_view *x, *y, *bias;
+    const float *xf;     /* x converted to float, [vectors][k]; NULL: x is F32 */
+    int64_t x_div;       /* item i reads vector i / x_div of x */
+    const int32_t *list; /* items in order of matrix; NULL: item i is the i-th, all of matrix 0 */
+    const block *blocks; /* with list */
+    int64_t n_blocks, block_rows, items;
+    int64_t n_tiles, tile;
+    float scale;
+    const cpu_view *base; /* added last (LORA_EXPAND_ADD), or NULL */
+} product;
+
+/* ---- Weights --------------------------------------------------------------------------------------------------- */
+
+static int64_t groups(int64_t extent, uint32_t group)
+{
+    return group ? (extent - 1) / group + 1 : 1;
+}
+
+int cpu_weight_known(const infer_device *dev, const infer_tensor_desc *t)
+{
+    const infer_format f[3] = {t->format, t->quant.scale_format, t->quant.zero_format};
+    for (int i = 0; i < 3; i++)
+        if ((i == 0 || f[i]) && (f[i] >= INFER_FMT_COUNT || !dev->kern->format[f[i]].unpack))
+            return 0;
+    return 1;
+}
+
+void cpu_weight_open(cpu_weight *w, const cpu_call *c, uint32_t operand)
+{
+    const infer_tensor_desc *t = cpu_tensor(c->op, operand);
+    const cpu_view *v = &c->v[operand];
+    uint32_t last = t->rank - 1;
+    *w = (cpu_weight){.p = v->p, .f = &c->k->format[t->format], .quant = t->quant, .kern = c->k};
+    w->k = t->shape[last];
+    w->n = t->shape[last - 1];
+    w->e = t->rank == 3 ? t->shape[0] : 1;
+    w->n_stride = v->stride[last - 1];
+    w->e_stride = t->rank == 3 ? v->stride[0] : 0;
+    if (!t->quant.scale_format)
+        return;
+    int64_t entries = groups(w->n, t->quant.group_n) * groups(w->k, t->quant.group_k);
+    const infer_format f[3] = {t->format, t->quant.scale_format, t->quant.zero_format};
+    const int64_t elems[3] = {w->n * w->k, entries, entries};
+    int64_t at = 0;
+    for (int i = 0; i < 3; i++) {
+        if (!f[i])
+            continue;
+        const kern_format *kf = &c->k->format[f[i]];
+        at = (at + 255) / 256 * 256;
+        w->plane[i] = v->p + at;
+        w->plane_bytes[i] = (elems[i] + kf->block_elems - 1) / kf->block_elems * kf->block_bytes;
+        at += w->plane_bytes[i] * w->e;
+    }
+}
+
+/* Entry i of a scale or zero plane. */
+static float plane_entry(const cpu_weight *w, int plane, infer_format f, int64_t e, int64_t i)
+{
+    const kern_format *kf = &w->kern->format[f];
+    float v[2];
+    kf->unpack(w->plane[plane] + e * w->plane_bytes[plane] + i / kf->block_elems * kf->block_bytes, v, kf->block_elems);
+    return v[i % kf->block_elems];
+}
+
+void cpu_weight_part(const cpu_weight *w, int64_t e, int64_t r, int64_t k0, int64_t n, float *dst)
+{
+    const infer_quant *q = &w->quant;
+    if (!q->scale_format) {
+        w->f->unpack(w->p + e * w->e_stride + r * w->n_stride + k0 / w->f->block_elems * w->f->block_bytes, dst, n);
+        return;
+    }
+    const uint8_t *row = w->plane[0] + e * w->plane_bytes[0] + r * (w->k / w->f->block_elems * w->f->block_bytes);
+    w->f->unpack(row + k0 / w->f->block_elems * w->f->block_bytes, dst, n);
+    int64_t width = q->group_k ? q->group_k : w->k,
+            row_entry = (q->group_n ? r / q->group_n : 0) * groups(w->k, q->group_k);
+    for (int64_t at = 0; at < n;) {
+        int64_t g = (k0 + at) / width, end = (g + 1) * width - k0;
+        float scale = plane_entry(w, 1, q->scale_format, e, row_entry + g);
+        float zero = q->zero_format ? plane_entry(w, 2, q->zero_format, e, row_entry + g) : (float)q->zero_value;
+        for (end = end < n ? end : n; at < end; at++)
+            dst[at] = scale * (dst[at] - zero);
+    }
+}
+
+/* ---- One chunk ------------------------------------------------------------------------------------------------- */
+
+/* Sums of one item with weight rows n0 .. n0 + nn, by the dot kernel. */
+static void sums_one(const product *p, int64_t e, const float *x, int64_t n0, int64_t nn, float *c)
+{
+    const cpu_weight *w = &p->w;
+    const uint8_t *base = w->p + e * w->e_stride;
+    for (int64_t r = 0; r < nn; r += KERN_TILE) {
+        const uint8_t *row[KERN_TILE];
+        float out[KERN_TILE];
+        for (int64_t j = 0; j < KERN_TILE; j++) /* past the end: the last row again */
+            row[j] = base + (r + j < nn ? n0 + r + j : n0 + nn - 1) * w->n_stride;
+        w->f->dot(row, x, w->k, out);
+        for (int64_t j = 0; j < KERN_TILE && r + j < nn; j++)
+            c[r + j] = out[j];
+    }
+}
+
+static void sums_many(const product *p, int64_t e, const float *const *x, int64_t m, int64_t n0, int64_t nn, float *c)
+{
+    const cpu_weight *w = &p->w;
+    _Alignas(64) float tile[KERN_TILE * KERN_CHUNK];
+    const float *part[BLOCK];
+    memset(c, 0, (size_t)(m * TILE) * sizeof *c);
+    for (int64_t k0 = 0; k0 < w->k; k0 += KERN_CHUNK) {
+        int64_t kc = w->k - k0 < KERN_CHUNK ? w->k - k0 : KERN_CHUNK;
+        for (int64_t i = 0; i < m; i++)
+            part[i] = x[i] + k0;
+        for (int64_t r = 0; r < nn; r += KERN_TILE) {
+            for (int64_t j = 0; j < KERN_TILE; j++) {
+                float *row = tile + j * KERN_CHUNK;
+                int64_t have = r + j < nn ? kc : 0, whole = (kc + KERN_LANES - 1) / KERN_LANES * KERN_LANES;
+                if (have)
+                    cpu_weight_part(w, e, n0 + r + j, k0, kc, row);
+                if (have < whole)
+                    memset(row + have, 0, (size_t)(whole - have) * sizeof *row);
+            }
+            p->c->k->tile(tile, KERN_CHUNK, part, m, kc, c + r, TILE);
+        }
+    }
+}
+
+static void finish(const product *p, int64_t item, int64_t n0, int64_t nn, float *v)
+{
+    const cpu_call *c = p->c;
+    const kern_table *k = c->k;
+    float buf[TILE];
+    if (p->scale != 1)
+        k->scale(v, p->scale, 0, v, nn);
+    if (p->bias)
+        k->add(v, cpu_load(c, p->bias, p->bias->p, n0, nn, buf), v, nn);
+    for (uint32_t i = 0; i < c->op->n_epilogue; i++) {
+        const infer_epilogue *s = cpu_epilogue(c->op, i);
+        const cpu_view *o = s->kind <= INFER_EPI_MUL ? cpu_in(c, s->operand) : NULL;
+        const float *with = o ? cpu_load(c, o, o->rank == 1 ? o->p : cpu_row(o, item), n0, nn, buf) : NULL;
+        switch (s->kind) {
+        case INFER_EPI_BIAS:
+        case INFER_EPI_RESIDUAL:
+            k->add(v, with, v, nn);
+            break;
+        case INFER_EPI_MUL:
+            k->mul(v, with, v, nn);
+            break;
+        case INFER_EPI_ACT:
+            k->act(s->arg, 0, v, NULL, v, nn);
+            break;
+        case INFER_EPI_SCALE:
+            k->scale(v, s->factor, 0, v, nn);
+            break;
+        default: /* INFER_EPI_CONVERT: the store does it */
+            break;
+        }
+    }
+    if (p->base)
+        k->add(cpu_load(c, p->base, cpu_row(p->base, item), n0, nn, buf), v, v, nn);
+    cpu_store(c, p->y, cpu_row(p->y, item), n0, nn, v);
+}
+
+static const float *x_of(const product *p, int64_t item)
+{
+    int64_t r = item / p->x_div;
+    return p->xf ? p->xf + r * p->w.k : (const float *)(const void *)cpu_row(p->x, r);
+}
+
+static void product_chunk(void *ctx, int64_t chunk, uint32_t worker)
+{
+    const product *p = ctx;
+    int64_t b = chunk / p->n_tiles, n0 = chunk % p->n_tiles * p->tile;
+    int64_t nn = p->w.n - n0 < p->tile ? p->w.n - n0 : p->tile;
+    block blk = {0, (int32_t)(b * p->block_rows), 0};
+    const float *x[BLOCK];
+    _Alignas(64) float c[BLOCK * TILE];
+    (void)worker;
+    if (p->blocks)
+        blk = p->blocks[b];
+    else
+        blk.m = (int32_t)(p->items - blk.first < p->block_rows ? p->items - blk.first : p->block_rows);
+    for (int64_t i = 0; i < blk.m; i++)
+        x[i] = x_of(p, p->list ? p->list[blk.first + i] : blk.first + i);
+    int direct = p->w.f->dot && !p->w.quant.scale_format && p->w.k % KERN_LANES == 0;
+    if (blk.m == 1 && direct)
+        sums_one(p, blk.e, x[0], n0, nn, c);
+    else
+        sums_many(p, blk.e, x, blk.m, n0, nn, c);
+    for (int64_t i = 0; i < blk.m; i++)
+        finish(p, p->list ? p->list[blk.first + i] : blk.first + i, n0, nn, c + i * TILE);
+}
+
+/* ---- Preparation ----------------------------------------------------------------------------------------------- */
+
+typedef struct convert_ctx {
+    const cpu_call *c;
+    const cpu_view *x;
+    float *to;
+} convert_ctx;
+
+static void convert_piece(void *ctx, int64_t first, int64_t end, uint32_t worker)
+{
+    const convert_ctx *v = ctx;
+    (void)worker;
+    for (int64_t r = first; r < end; r++)
+        v->c->k->format[v->x->format].unpack(cpu_row(v->x, r), v->to + r * v->x->width, v->x->width);
+}
+
+static uint64_t align64(uint64_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+/* Cuts [0, items) into blocks and N into tiles, and runs. scratch: room for x as floats where it is not F32. */
+static void run_product(cpu_call *c, product *p, uint8_t *scratch)
+{
+    int64_t threads = cpu_team_size(c->dev->team);
+    if (p->x->format != INFER_FMT_F32) {
+        convert_ctx v = {c, p->x, (float *)(void *)scratch};
+        cpu_split(c->dev, c->rows * p->x->per_row, p->w.k, convert_piece, &v);
+        p->xf = v.to;
+    }
+    if (!p->blocks) {
+        p->n_blocks = (p->items + BLOCK - 1) / BLOCK;
+        p->block_rows = (p->items + p->n_blocks - 1) / p->n_blocks;
+    }
+    p->tile = TILE;
+    while (p->tile > 16 && (p->w.n + p->tile - 1) / p->tile * p->n_blocks < threads * 6)
+        p->tile /= 2;
+    p->n_tiles = (p->w.n + p->tile - 1) / p->tile;
+    int64_t chunks = p->n_tiles * p->n_blocks;
+    if (p->w.n * p->w.k * p->items < 32768) { /* not worth waking anybody */
+        for (int64_t i = 0; i < chunks; i++)
+            product_chunk(p, i, 0);
+        return;
+    }
+    cpu_team_run(c->dev->team, chunks, product_chunk, p);
+}
+
+static float scale_of(const cpu_call *c)
+{
+    infer_attrs_matmul a;
+    cpu_attrs(c->op, &a, sizeof a);
+    return a.scale == 0 ? 1 : a.scale;
+}
+
+/* Steps of the epilogue list that are known here, from the first. */
+static uint32_t epilogues(const infer_op_desc *op)
+{
+    uint32_t n = 0;
+    while (n < op->n_epilogue && cpu_epilogue(op, n)->kind >= INFER_EPI_BIAS &&
+           cpu_epilogue(op, n)->kind <= INFER_EPI_CONVERT)
+        n++;
+    return n;
+}
+
+/* Common to all: a weight format that can be unpacked, and room for x as floats. */
+static int query_product(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
+{
+    const infer_tensor_desc *x = cpu_tensor(op, 0), *w = cpu_tensor(op, 1);
+    if (!cpu_weight_known(dev, w)) {
+        a->level = INFER_LEVEL_NO;
+        a->why = INFER_WHY_FORMAT;
+        a->which = 1;
+        return 0;
+    }
+    a->n_epilogue = epilogues(op);
+    if (x->format != INFER_FMT_F32)
+        a->scratch_bytes += align64((uint64_t)(x->shape[0] * x->shape[1] * x->shape[2]) * sizeof(float));
+    a->est_bytes = (double)cpu_bytes(dev, w->format, w->shape[w->rank - 1]) * (double)w->shape[w->rank - 2];
+    return 1;
+}
+
+/* ---- MATMUL ---------------------------------------------------------------------------------------------------- */
+
+infer_status cpu_run_matmul(cpu_call *c)
+{
+    const cpu_view *bias = cpu_in(c, 2);
+    product p = {.c = c, .x = cpu_in(c, 0), .y = cpu_out(c, 0), .bias = bias->p ? bias : NULL, .x_div = 1};
+    p.items = c->rows;
+    p.scale = scale_of(c);
+    cpu_weight_open(&p.w, c, 1);
+    run_product(c, &p, c->scratch);
+    return INFER_OK;
+}
+
+void cpu_query_matmul(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
+{
+    query_product(dev, op, a);
+}
+
+/* ---- Items that choose their matrix ---------------------------------------------------------------------------- */
+
+/* Scratch of the grouping: blocks, list, counts by matrix. */
+static uint64_t grouping_bytes(int64_t items, int64_t e)
+{
+    return align64((uint64_t)(items / BLOCK + e) * sizeof(block)) + align64((uint64_t)items * sizeof(int32_t)) +
+           align64((uint64_t)(e + 1) * sizeof(int32_t));
+}
+
+/* choice[i * step ..]: what item i meets, out of range: nothing, and `unmet` is called with it. */
+typedef int32_t (*choice_fn)(const cpu_call *c, int64_t item);
+typedef void (*unmet_fn)(const product *p, int64_t item);
+
+static uint8_t *group_items(product *p, uint8_t *scratch, choice_fn choice, unmet_fn unmet)
+{
+    int64_t e = p->w.e, items = p->items;
+    block *blocks = (block *)(void *)scratch;
+    scratch += align64((uint64_t)(items / BLOCK + e) * sizeof *blocks);
+    int32_t *list = (int32_t *)(void *)scratch;
+    scratch += align64((uint64_t)items * sizeof *list);
+    int32_t *start = (int32_t *)(void *)scratch;
+    scratch += align64((uint64_t)(e + 1) * sizeof *start);
+    memset(start, 0, (size_t)(e + 1) * sizeof *start);
+    for (int64_t i = 0; i < items; i++) {
+        int32_t k = choice(p->c, i);
+        if (k >= 0 && k < e)
+            start[k + 1]++;
+        else
+            unmet(p, i);
+    }
+    for (int64_t k = 0; k < e; k++) {
+        int32_t n = start[k + 1];
+        start[k + 1] += start[k];
+        for (int32_t at = 0; at < n; at += BLOCK)
+            blocks[p->n_blocks++] = (block){(int32_t)k, start[k] + at, n - at < BLOCK ? n - at : BLOCK};
+    }
+    for (int64_t i = 0; i < items; i++) {
+        int32_t k = choice(p->c, i);
+        if (k >= 0 && k < e)
+            list[start[k]++] = (int32_t)i;
+    }
+    p->blocks = blocks;
+    p->list = list;
+    return scratch;
+}
+
+static int32_t expert_of(const cpu_call *c, int64_t item)
+{
+    const cpu_view *ids = cpu_in(c, 2);
+    return ((const int32_t *)(const void *)cpu_row(ids, item / ids->width))[item % ids->width];
+}
+
+/* Zero sums, then the rest of the way. */
+static void zero_item(const product *p, int64_t item)
+{
+    for (int64_t n0 = 0; n0 < p->w.n; n0 += TILE) {
+        float v[TILE] = {0};
+        finish(p, item, n0, p->w.n - n0 < TILE ? p->w.n - n0 : TILE, v);
+    }
+}
+
+infer_status cpu_run_moe_matmul(cpu_call *c)
+{
+    const cpu_view *ids = cpu_in(c, 2), *x = cpu_in(c, 0);
+    product p = {.c = c, .x = x, .y = cpu_out(c, 0), .x_div = x->rank == 3 ? 1 : ids->width};
+    p.items = c->rows * ids->width;
+    p.scale = scale_of(c);
+    cpu_weight_open(&p.w, c, 1);
+    uint8_t *rest = group_items(&p, c->scratch, expert_of, zero_item);
+    if (p.n_blocks)
+        run_product(c, &p, rest);
+    return INFER_OK;
+}
+
+void cpu_query_moe_matmul(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
+{
+    const infer_tensor_desc *ids = cpu_tensor(op, 2);
+    int64_t items = ids->shape[0] * ids->shape[1];
+    if (!query_product(dev, op, a))
+        return;
+    if (items > INT32_MAX || cpu_tensor(op, 1)->shape[0] > INT32_MAX - 1) {
+        a->level = INFER_LEVEL_NO;
+        a->why = INFER_WHY_SHAPE;
+        return;
+    }
+    a->scratch_bytes += grouping_bytes(items, cpu_tensor(op, 1)->shape[0]);
+}
+
+static int32_t adapter_of(const cpu_call *c, int64_t item)
+{
+    return ((const int32_t *)(const void *)cpu_in(c, 2)->p)[item];
+}
+
+infer_status cpu_run_lora(cpu_call *c)
+{
+    product p = {.c = c, .x = cpu_in(c, 0), .y = cpu_out(c, 0), .x_div = 1, .items = c->rows, .scale = 1};
+    if (c->op->op == INFER_OP_LORA_EXPAND_ADD)
+        p.base = cpu_in(c, 3);
+    cpu_weight_open(&p.w, c, 1);
+    uint8_t *rest = group_items(&p, c->scratch, adapter_of, zero_item);
+    if (p.n_blocks)
+        run_product(c, &p, rest);
+    return INFER_OK;
+}
+
+void cpu_query_lora(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
+{
+    if (!query_product(dev, op, a))
+        return;
+    a->n_epilogue = 0; /* the sum with y comes first */
+    a->scratch_bytes += grouping_bytes(cpu_tensor(op, 0)->shape[0], cpu_tensor(op, 1)->shape[0]);
+}

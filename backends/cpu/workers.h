@@ -1,0 +1,31 @@
+/*
+ * A team of threads that share the chunks of one job at a time. Chunks are taken from an atomic counter, so a slow or
+ * descheduled worker only takes fewer; results must not depend on who takes what. Between jobs workers watch for the
+ * next one for a short while and then sleep, so an idle team uses no processor time.
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INFER_CPU_WORKERS_H
+#define INFER_CPU_WORKERS_H
+
+#include <stdint.h>
+
+#include <infer/backend.h>
+
+typedef struct cpu_team cpu_team;
+/* chunk: 0 .. n-1, each once; worker: 0 .. cpu_team_size-1, one thread each. */
+typedef void (*cpu_chunk_fn)(void *ctx, int64_t chunk, uint32_t worker);
+
+#define CPU_MAX_THREADS 256u
+#define CPU_MAX_CHUNKS  ((int64_t)1 << 30)
+
+/* n_threads counts the thread that calls cpu_team_run. Worker i is bound to the i-th processor of the host's list when
+ * `bind` is set. spin_ns: how long to watch before sleeping. Threads that cannot be made are missing from the team's
+ * size, which is at least 1. */
+infer_status cpu_team_create(const infer_host *host, uint32_t n_threads, int bind, uint64_t spin_ns, cpu_team **out);
+void cpu_team_destroy(cpu_team *t);
+uint32_t cpu_team_size(const cpu_team *t);
+/* Runs fn for every chunk and returns when all are done; one caller at a time. The caller works too, as worker 0. n is
+ * at most CPU_MAX_CHUNKS. */
+void cpu_team_run(cpu_team *t, int64_t n, cpu_chunk_fn fn, void *ctx);
+
+#endif
