@@ -169,3 +169,19 @@ done:
     infer_free(real);
     return st;
 }
+
+int infer_module_self_folder(char *buf, size_t cap)
+{
+    Dl_info info;
+    char *real = NULL, *slash;
+    int ok = 0;
+    if (dladdr((void *)(uintptr_t)infer_module_self_folder, &info) && info.dli_fname)
+        real = realpath(info.dli_fname, NULL);
+    if (real && (slash = strrchr(real, '/')) && slash != real && (size_t)(slash - real) < cap) {
+        *slash = 0;
+        memcpy(buf, real, strlen(real) + 1);
+        ok = 1;
+    }
+    free(real);
+    return ok;
+}

@@ -25,4 +25,8 @@ infer_status infer_module_check(const char *path, char **real, infer_error *err)
  * in a library that it needs. INFER_E_IO, INFER_E_ABI (the symbol is missing). [any thread] */
 infer_status infer_module_open(const char *path, const char *symbol, void **address, infer_error *err);
 
+/* The folder of the file (library or program) that holds this code, without a slash at its end; 0 where it is not
+ * known. A build folder's modules lie there. */
+int infer_module_self_folder(char *buf, size_t cap);
+
 #endif

@@ -21,6 +21,7 @@
 #define HAL_HAS_UPDATE   32u
 #define HAL_HAS_COMM     64u
 #define HAL_HAS_PROFILE  128u
+#define HAL_HAS_PLAN     256u /* weight_plan, which may stand without a stream: then every image is canonical */
 
 typedef struct hal_backend {
     infer_hal *hal;

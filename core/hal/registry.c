@@ -202,10 +202,10 @@ static infer_status load_folder(infer_hal *h, const infer_hal_options *opt, cons
             infer_log_write(&h->log, INFER_LOG_DEBUG, "hal", "%s is left out", paths[i]);
             continue;
         }
-        s = infer_hal_load(h, paths[i], err);
+        s = infer_hal_load(h, paths[i], &e); /* listed with its reason, no error of ours */
     }
     infer_module_list_free(paths, n);
-    return s == INFER_E_NO_MEMORY ? s : INFER_OK;
+    return s == INFER_E_NO_MEMORY ? infer_error_set(err, s, "%s", e.text) : INFER_OK;
 }
 
 static infer_status load_path(infer_hal *h, const infer_hal_options *opt, const char *path, infer_error *err)
@@ -244,6 +244,9 @@ infer_status infer_hal_create(const infer_hal_options *opt, infer_hal **out, inf
 #endif
     if (!s)
         s = load_path(h, opt, opt->backend_path ? opt->backend_path : infer_env_get("INFER_BACKEND_PATH"), err);
+    char self[4096];
+    if (!s && infer_module_self_folder(self, sizeof self))
+        s = load_path(h, opt, self, err);
     if (!s)
         s = load_path(h, opt, INFER_MODULE_DIR, err);
     if (s) {

@@ -153,9 +153,14 @@ infer_status infer_hal_weight_plan(infer_hal_dev *d, const infer_weight_desc *de
     if ((s = cut(desc, c)))
         return infer_error_set(err, s, "plan weight on %s: shape, format and shard do not fit (axis %u, %u+%u of %u)",
                                d->row->id, desc->shard.axis, desc->shard.first, desc->shard.count, desc->shard.of);
-    s = d->b->has & HAL_HAS_WEIGHT ? hal_note(d, d->ops->weight_plan(d->h, desc, &p)) : default_plan(d, desc, c, &p);
+    s = d->b->has & HAL_HAS_PLAN ? hal_note(d, d->ops->weight_plan(d->h, desc, &p)) : default_plan(d, desc, c, &p);
     if (s)
         return infer_hal_fail(d, s, err, "plan weight");
+    uint64_t at[4];
+    if (!(d->b->has & HAL_HAS_WEIGHT) && (image_layout(c, at) || p.layout != INFER_LAYOUT_CANONICAL ||
+                                          p.format != desc->quant.format || p.packed_bytes != at[3]))
+        return infer_error_set(err, INFER_E_ABI, "plan weight on %s: a private layout, but no weight_begin to make it",
+                               d->row->id);
     if (!p.packed_bytes || (p.align & (p.align - 1)))
         return infer_error_set(err, INFER_E_ABI, "plan weight on %s: the plugin answers %llu bytes aligned to %u",
                                d->row->id, (unsigned long long)p.packed_bytes, p.align);

@@ -467,7 +467,8 @@ typedef struct infer_backend_ops {
     infer_status (*buf_export)(infer_device *dev, infer_buffer *buf, uint32_t kind, int64_t *handle);
     infer_status (*buf_import)(infer_device *dev, uint32_t kind, int64_t handle, uint64_t bytes, infer_buffer **out);
 
-    /* D [query] How a weight will lie in memory. Default: canonical, in place where buf_import_host exists. */
+    /* D [query] How a weight will lie in memory. Default: canonical, in place where buf_import_host exists. Without
+     * weight_begin every image is canonical. */
     infer_status (*weight_plan)(infer_device *dev, const infer_weight_desc *desc, infer_weight_plan *out);
     /* D [setup] Streams the source (planes data, scale, zero of the shard, which the core has cut; each in order of its
      * bytes) into the image at dst, which has plan.packed_bytes; conversion may wait until finish. The image is
