@@ -1,3 +1,4 @@
+/* Kernels with AVX2. SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 #include "kern.h"
 #include <stddef.h>
