@@ -28,7 +28,7 @@ uint32_t infer_kv_pool_refs(const infer_kv_pool *p, int32_t block);
 typedef struct infer_kv_seq {
     int32_t *blocks;
     uint32_t n_blocks, cap_blocks;
-    uint64_t n_tokens;
+    uint64_t n_tokens, max_tokens;
 } infer_kv_seq;
 
 /* A block whose content must be copied (all layers and planes) before the step that reads or writes `dst`. */
@@ -48,7 +48,7 @@ infer_status infer_kv_seq_grow(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_mor
                                uint32_t *n_copy);
 /* Forgets tokens from n_tokens on and gives back blocks that hold none. */
 void infer_kv_seq_truncate(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_tokens);
-/* Makes `child` (initialised, empty) share all of `parent`'s blocks. */
+/* Makes `child` (initialised, empty) share all of `parent`'s blocks. INFER_E_INVALID: it is not empty, or too short. */
 infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, infer_kv_seq *child);
 /* The cache slot of token t: block * block_size + offset. */
 int32_t infer_kv_seq_slot(const infer_kv_pool *p, const infer_kv_seq *s, uint64_t t);

@@ -90,6 +90,7 @@ infer_status infer_kv_seq_init(const infer_kv_pool *p, infer_kv_seq *s, uint64_t
     if (!s->blocks)
         return infer_error_set(err, INFER_E_NO_MEMORY, "sequence: no host memory for its block table");
     s->cap_blocks = (uint32_t)cap;
+    s->max_tokens = max_tokens;
     return INFER_OK;
 }
 
@@ -111,7 +112,8 @@ uint32_t infer_kv_seq_need(const infer_kv_pool *p, const infer_kv_seq *s, uint64
 {
     if (!n_more)
         return 0;
-    uint64_t blocks = (s->n_tokens + n_more + p->block_size - 1) / p->block_size;
+    uint64_t end = s->n_tokens + n_more < n_more ? UINT64_MAX : s->n_tokens + n_more;
+    uint64_t blocks = end / p->block_size + (end % p->block_size != 0);
     uint64_t need = blocks > s->n_blocks ? blocks - s->n_blocks : 0;
     need += (uint64_t)tail_is_shared(p, s);
     return need > UINT32_MAX ? UINT32_MAX : (uint32_t)need;
@@ -121,7 +123,7 @@ infer_status infer_kv_seq_grow(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_mor
                                uint32_t *n_copy)
 {
     *n_copy = 0;
-    if (n_more > (uint64_t)s->cap_blocks * p->block_size - s->n_tokens)
+    if (n_more > s->max_tokens - s->n_tokens)
         return INFER_E_TOO_LARGE;
     if (infer_kv_seq_need(p, s, n_more) > p->n_free)
         return INFER_E_NO_MEMORY;
@@ -151,7 +153,7 @@ void infer_kv_seq_truncate(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_tokens)
 
 infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, infer_kv_seq *child)
 {
-    if (child->n_blocks || child->cap_blocks < parent->n_blocks)
+    if (child->n_blocks || child->n_tokens || child->max_tokens < parent->n_tokens)
         return INFER_E_INVALID;
     for (uint32_t i = 0; i < parent->n_blocks; i++) {
         child->blocks[i] = parent->blocks[i];
