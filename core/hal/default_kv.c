@@ -36,6 +36,12 @@ infer_status hal_default_kv_query(infer_device *dev, const infer_kv_spec *spec, 
     (void)dev;
     infer_kv_answer a = {.struct_size = out->struct_size, .block_multiple = 1, .align = 1};
     a.block_best = spec->kind == INFER_GROUP_RECURRENT ? 1 : BLOCK_BEST;
+    if (spec->kind < INFER_GROUP_FULL || spec->kind > INFER_GROUP_ENCODER) {
+        a.why = INFER_WHY_ATTR;
+        a.which = 1;
+        *out = a;
+        return INFER_OK;
+    }
     for (uint32_t i = 0; i < spec->n_planes && i < 4; i++) {
         const infer_format_info *f = infer_format_get(spec->planes[i].format);
         if (!f || !f->is_float || f->block_elems != 1 || f->block_bytes > 4 || f->block_bytes < 2) {

@@ -40,6 +40,15 @@ static infer_status fail(const infer_host *host, infer_status s, const char *tex
     return s;
 }
 
+/* Fills a caller's struct, who may know fewer fields than this file: the first word is its size, which stays. */
+static void put(void *dst, void *src, uint32_t size)
+{
+    uint32_t n;
+    memcpy(&n, dst, sizeof n);
+    memcpy(src, &n, sizeof n);
+    memcpy(dst, src, n < size ? n : size);
+}
+
 /* ---- Device ------------------------------------------------------------------------------------------------- */
 
 static uint64_t host_memory(void)
@@ -54,12 +63,10 @@ static infer_status probe(const infer_host *host, infer_device_info *out, uint32
     *n = 1;
     if (!cap)
         return INFER_OK;
-    out->kind = INFER_KIND_SOFTWARE;
-    out->index = 0;
-    out->numa_node = -1;
-    snprintf(out->name, sizeof out->name, "reference operations in plain C");
-    snprintf(out->driver, sizeof out->driver, "infer %s", INFER_VERSION_STRING);
-    out->memory_total = host_memory();
+    infer_device_info d = {.kind = INFER_KIND_SOFTWARE, .numa_node = -1, .memory_total = host_memory()};
+    snprintf(d.name, sizeof d.name, "reference operations in plain C");
+    snprintf(d.driver, sizeof d.driver, "infer %s", INFER_VERSION_STRING);
+    put(out, &d, sizeof d);
     return INFER_OK;
 }
 
@@ -84,13 +91,15 @@ static void dev_close(infer_device *dev)
 
 static infer_status dev_props(infer_device *dev, infer_device_props *out)
 {
-    (void)dev;
-    out->flags = INFER_PROP_ROW_INVARIANT | INFER_PROP_HOST_MEMORY | INFER_PROP_INLINE | INFER_PROP_PARALLEL_LOAD;
-    out->buffer_align = BINDING_ALIGN;
-    out->n_queues = 1;
-    out->formats = ~(uint64_t)0; /* op_query has the exact answer */
-    out->n_cores = 1;
-    snprintf(out->isa, sizeof out->isa, "c");
+    infer_device_props p = {.flags = INFER_PROP_ROW_INVARIANT | INFER_PROP_HOST_MEMORY | INFER_PROP_INLINE |
+                                     INFER_PROP_PARALLEL_LOAD,
+                            .buffer_align = BINDING_ALIGN,
+                            .n_queues = 1,
+                            .formats = ~(uint64_t)1, /* op_query has the exact answer */
+                            .max_buffer = dev->memory,
+                            .n_cores = 1,
+                            .isa = "c"};
+    put(out, &p, sizeof p);
     return INFER_OK;
 }
 
@@ -99,11 +108,12 @@ static infer_status dev_heaps(infer_device *dev, infer_heap_info *out, uint32_t 
     *n = 1;
     if (!cap)
         return INFER_OK;
-    out->flags = INFER_HEAP_HOST_VISIBLE | INFER_HEAP_COHERENT | INFER_HEAP_DEVICE_LOCAL;
-    out->size = dev->memory;
-    out->granularity = ALIGN;
-    out->align = ALIGN;
-    out->numa_node = -1;
+    infer_heap_info h = {.flags = INFER_HEAP_HOST_VISIBLE | INFER_HEAP_COHERENT | INFER_HEAP_DEVICE_LOCAL,
+                         .size = dev->memory,
+                         .granularity = ALIGN,
+                         .align = ALIGN,
+                         .numa_node = -1};
+    put(out, &h, sizeof h);
     return INFER_OK;
 }
 
@@ -111,10 +121,12 @@ static infer_status dev_heap_stats(infer_device *dev, uint32_t heap, infer_heap_
 {
     if (heap)
         return INFER_E_INVALID;
-    out->total = (infer_known){.value = dev->memory, .quality = INFER_KNOWN_EXACT};
-    out->budget = (infer_known){.value = dev->memory, .quality = INFER_KNOWN_ESTIMATE};
-    out->ours = (infer_known){.value = atomic_load(&dev->used), .quality = INFER_KNOWN_EXACT};
-    out->others = out->largest_free = (infer_known){.quality = INFER_KNOWN_NOT};
+    infer_heap_stats st = {.total = {.value = dev->memory, .quality = INFER_KNOWN_EXACT},
+                           .budget = {.value = dev->memory, .quality = INFER_KNOWN_ESTIMATE},
+                           .ours = {.value = atomic_load(&dev->used), .quality = INFER_KNOWN_EXACT},
+                           .others = {.quality = INFER_KNOWN_NOT},
+                           .largest_free = {.quality = INFER_KNOWN_NOT}};
+    put(out, &st, sizeof st);
     return INFER_OK;
 }
 
@@ -179,7 +191,8 @@ static void buf_unmap(infer_device *dev, const infer_range *range, void *p)
 
 static infer_status queue_create(infer_device *dev, uint32_t classes, infer_queue **out)
 {
-    (void)classes;
+    if (!classes)
+        return fail(dev->host, INFER_E_INVALID, "a queue needs a class of work");
     infer_queue *q = dev->host->alloc(dev->host->ctx, sizeof *q, ALIGN);
     if (!q)
         return fail(dev->host, INFER_E_NO_MEMORY, "no host memory for the queue");
@@ -275,6 +288,11 @@ static int holds(infer_format f)
 static infer_status kv_query(infer_device *dev, const infer_kv_spec *spec, infer_kv_answer *out)
 {
     out->level = INFER_LEVEL_NO;
+    if (spec->kind < INFER_GROUP_FULL || spec->kind > INFER_GROUP_ENCODER) {
+        out->why = INFER_WHY_ATTR;
+        out->which = 1;
+        return INFER_OK;
+    }
     for (uint32_t i = 0; i < spec->n_planes; i++)
         if (!holds(spec->planes[i].format)) {
             out->why = INFER_WHY_FORMAT;
@@ -333,7 +351,7 @@ const infer_plugin_desc *infer_plugin_query_ref(const infer_host *host, const in
         .rank = -100,
         .ops = &table,
     };
-    if (range->major != INFER_ABI_MAJOR || range->minor_max < INFER_ABI_MINOR) {
+    if (range->major != INFER_ABI_MAJOR || range->minor_min > INFER_ABI_MINOR || range->minor_max < INFER_ABI_MINOR) {
         host->log(host->ctx, 0, "ref: no common plugin interface");
         return NULL;
     }

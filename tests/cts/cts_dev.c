@@ -97,7 +97,7 @@ infer_buffer *cts_buf(cts *c, uint64_t bytes)
 
 void cts_buf_free(cts *c, infer_buffer *b)
 {
-    for (uint32_t i = 0; i < c->n_bufs; i++)
+    for (uint32_t i = 0; i < c->n_bufs && !c->run->dead[0]; i++)
         if (c->bufs[i] == b) {
             c->bufs[i] = c->bufs[--c->n_bufs];
             c->ops->buf_free(c->h, b);

@@ -202,10 +202,10 @@ static infer_status load(cts_run *r, infer_error *err)
                            .config = setting,
                            .user = (void *)(uintptr_t)opt};
     INFER_TRY(infer_hal_create(&o, &r->hal, err));
-    if (!opt->backend && opt->plugin)
-        INFER_TRY(infer_hal_load(r->hal, opt->plugin, err));
-    else if (!opt->backend)
-        INFER_TRY(infer_hal_add(r->hal, opt->query, "in process", err));
+    infer_error e = {0};
+    if (!opt->backend &&
+        (opt->plugin ? infer_hal_load(r->hal, opt->plugin, &e) : infer_hal_add(r->hal, opt->query, "in process", &e)))
+        return infer_error_set(err, e.status == INFER_E_NO_MEMORY ? e.status : INFER_E_ABI, "%s", e.text);
     uint32_t n = infer_hal_n_backends(r->hal);
     const char *why = "no such backend is installed";
     for (uint32_t i = n; i-- > 0;) {

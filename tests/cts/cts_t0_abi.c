@@ -251,7 +251,8 @@ static void probe_twice(cts *c)
     s = probe(c, NULL, 0, &none);
     NEED(s == INFER_OK && none == n, "probe with room for none: %s, %u devices instead of %u", infer_status_name(s),
          none, n);
-    memset(b, CANARY, sizeof(*b) * 2);
+    memset(b, 0, sizeof(*b));
+    memset(b + 1, CANARY, sizeof(*b));
     b->struct_size = sizeof(*b);
     s = c->run->raw->probe(c->run->info.host, b, 1, &none);
     NEED(s == INFER_OK && none == n, "probe with room for one: %s, %u devices instead of %u", infer_status_name(s),
@@ -271,6 +272,7 @@ static void probe_struct_size(cts *c)
     } u;
     uint32_t n, size = offsetof(infer_device_info, driver);
     memset(&u, CANARY, sizeof(u));
+    memset(&u, 0, size);
     u.d.struct_size = size;
     infer_status s = c->run->raw->probe(c->run->info.host, &u.d, 1, &n);
     NEED(s == INFER_OK, "probe with a shorter struct: %s", infer_status_name(s));

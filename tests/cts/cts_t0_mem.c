@@ -30,11 +30,13 @@ static void props_sane(cts *c)
     NEED(cts_ok(c, c->ops->dev_props(c->h, &p), "dev_props"), "dev_props");
     NEED(cts_ok(c, c->ops->dev_props(c->h, &again), "dev_props"), "dev_props");
     NEED(!memcmp(&p, &again, sizeof(p)), "two calls of dev_props differ");
-    uint32_t known = INFER_PROP_ROW_INVARIANT | INFER_PROP_HOST_MEMORY | INFER_PROP_WANTS_BUCKETS | INFER_PROP_INLINE;
+    uint32_t known = INFER_PROP_ROW_INVARIANT | INFER_PROP_HOST_MEMORY | INFER_PROP_WANTS_BUCKETS | INFER_PROP_INLINE |
+                     INFER_PROP_PARALLEL_LOAD;
     NEED(!(p.flags & ~known), "props.flags has unknown bits 0x%x", p.flags & ~known);
     NEED(is_power_of_two(p.buffer_align) && p.buffer_align <= 65536, "props.buffer_align is %u", p.buffer_align);
     NEED(p.n_queues >= 1, "props.n_queues is 0");
-    NEED(p.max_buffer >= 1 << 20, "props.max_buffer is %llu bytes", (unsigned long long)p.max_buffer);
+    NEED(!p.max_buffer || p.max_buffer >= 1 << 20, "props.max_buffer is %llu bytes (0 says no bound)",
+         (unsigned long long)p.max_buffer);
     NEED(is_rate(p.read_bytes_per_s) && is_rate(p.f32_flops) && is_rate(p.f16_flops) && is_rate(p.i8_ops) &&
              is_rate(p.launch_ns),
          "a declared rate is negative or not finite (0 says unknown)");
@@ -43,24 +45,40 @@ static void props_sane(cts *c)
 out:;
 }
 
-/* A shorter and a longer caller's struct: what lies beyond either's end is not the plugin's. */
+/* Zeroes all of a caller's struct, puts its size first, and a canary behind the first `size` bytes. */
+static void prepare(void *p, size_t all, uint32_t size)
+{
+    memset(p, 0, size);
+    memset((uint8_t *)p + size, CANARY, all - size);
+    memcpy(p, &size, sizeof(size));
+}
+
+/* 1 while the canary is whole. */
+static int untouched(cts *c, const void *p, size_t all, uint32_t size, const char *what)
+{
+    for (size_t i = size; i < all; i++)
+        if (((const uint8_t *)p)[i] != CANARY) {
+            cts_fail(c, "%s writes byte %zu of a struct of %u bytes", what, i, size);
+            return 0;
+        }
+    return 1;
+}
+
+/* A caller who knows fewer fields, and one who knows more: what lies behind either's struct is not the plugin's. */
 static void props_struct_size(cts *c)
 {
     struct {
         infer_device_props p;
         uint8_t beyond[64];
     } u;
-    uint32_t size = offsetof(infer_device_props, f32_flops);
-    memset(&u, CANARY, sizeof(u));
-    u.p.struct_size = size;
-    NEED(cts_ok(c, c->ops->dev_props(c->h, &u.p), "dev_props with a shorter struct"), "dev_props");
-    for (size_t i = size; i < sizeof(u); i++)
-        NEED(((uint8_t *)&u)[i] == CANARY, "dev_props writes byte %zu of a struct of %u bytes", i, size);
-    memset(&u, CANARY, sizeof(u));
-    u.p.struct_size = sizeof(u);
-    NEED(cts_ok(c, c->ops->dev_props(c->h, &u.p), "dev_props with a longer struct"), "dev_props");
-    for (size_t i = 0; i < sizeof(u.beyond); i++)
-        NEED(u.beyond[i] == CANARY || u.beyond[i] == 0, "dev_props writes junk into fields that it cannot know");
+    const uint32_t sizes[] = {offsetof(infer_device_props, f32_flops), sizeof(u.p), sizeof(u) - 8};
+    for (int i = 0; i < 3; i++) {
+        prepare(&u, sizeof(u), sizes[i]);
+        NEED(cts_ok(c, c->ops->dev_props(c->h, &u.p), "dev_props") &&
+                 untouched(c, &u, sizeof(u), sizes[i], "dev_props"),
+             "dev_props");
+        NEED(u.p.struct_size == sizes[i], "dev_props changed struct_size from %u to %u", sizes[i], u.p.struct_size);
+    }
 out:;
 }
 
@@ -94,16 +112,18 @@ out:;
 
 static void heaps_struct_size(cts *c)
 {
-    union {
+    struct {
         infer_heap_info h;
-        uint8_t bytes[sizeof(infer_heap_info)];
+        uint8_t beyond[64];
     } u;
-    uint32_t n, size = offsetof(infer_heap_info, granularity);
-    memset(&u, CANARY, sizeof(u));
-    u.h.struct_size = size;
-    NEED(cts_ok(c, c->ops->dev_heaps(c->h, &u.h, 1, &n), "dev_heaps with a shorter struct"), "dev_heaps");
-    for (size_t i = size; i < sizeof(u); i++)
-        NEED(u.bytes[i] == CANARY, "dev_heaps writes byte %zu of a struct of %u bytes", i, size);
+    const uint32_t sizes[] = {offsetof(infer_heap_info, granularity), sizeof(u.h), sizeof(u) - 8};
+    uint32_t n;
+    for (int i = 0; i < 3; i++) {
+        prepare(&u, sizeof(u), sizes[i]);
+        NEED(cts_ok(c, c->ops->dev_heaps(c->h, &u.h, 1, &n), "dev_heaps") &&
+                 untouched(c, &u, sizeof(u), sizes[i], "dev_heaps"),
+             "dev_heaps");
+    }
 out:;
 }
 
@@ -144,16 +164,17 @@ out:;
 
 static void heaps_stats_struct_size(cts *c)
 {
-    union {
+    struct {
         infer_heap_stats st;
-        uint8_t bytes[sizeof(infer_heap_stats)];
+        uint8_t beyond[64];
     } u;
-    uint32_t size = offsetof(infer_heap_stats, others);
-    memset(&u, CANARY, sizeof(u));
-    u.st.struct_size = size;
-    NEED(cts_ok(c, c->ops->dev_heap_stats(c->h, 0, &u.st), "dev_heap_stats with a shorter struct"), "stats");
-    for (size_t i = size; i < sizeof(u); i++)
-        NEED(u.bytes[i] == CANARY, "dev_heap_stats writes byte %zu of a struct of %u bytes", i, size);
+    const uint32_t sizes[] = {offsetof(infer_heap_stats, others), sizeof(u.st), sizeof(u) - 8};
+    for (int i = 0; i < 3; i++) {
+        prepare(&u, sizeof(u), sizes[i]);
+        NEED(cts_ok(c, c->ops->dev_heap_stats(c->h, 0, &u.st), "dev_heap_stats") &&
+                 untouched(c, &u, sizeof(u), sizes[i], "dev_heap_stats"),
+             "dev_heap_stats");
+    }
 out:;
 }
 
@@ -233,7 +254,8 @@ static void mem_exhaust(cts *c)
         return;
     }
     uint64_t chunk = c->heap->size / 16, n[2] = {0, 0};
-    chunk = chunk > c->props->max_buffer ? c->props->max_buffer : chunk;
+    if (c->props->max_buffer && chunk > c->props->max_buffer)
+        chunk = c->props->max_buffer;
     for (int round = 0; round < 2; round++) {
         infer_buffer *got[CTS_MAX_BUFS];
         infer_status s = INFER_OK;

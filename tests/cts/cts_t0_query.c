@@ -200,7 +200,7 @@ static void query_stride(cts *c)
     memset(ops, CANARY, sizeof(ops));
     memset(tensors, CANARY, sizeof(tensors));
     memset(epi, CANARY, sizeof(epi));
-    memset(got, CANARY, sizeof(got));
+    memset(got, 0, sizeof(got));
     for (int i = 0; i < N; i++) {
         (i % 3 == 0 ? make_add : i % 3 == 1 ? make_act : make_matmul)(&alone[i]);
         if (i == 4)
@@ -240,7 +240,8 @@ static void query_struct_size(cts *c)
     sample_op o[N];
     infer_op_desc d[N];
     infer_op_answer want[N];
-    memset(&u, CANARY, sizeof(u));
+    memset(&u, 0, N * SIZE);
+    memset(u.bytes + N * SIZE, CANARY, sizeof(u) - N * SIZE);
     for (uint32_t i = 0; i < N; i++) {
         const uint32_t size = SIZE;
         (i == 1 ? make_act : make_add)(&o[i]);

@@ -13,12 +13,13 @@
 #include <infer/error.h>
 
 /* Programs, as bits of a row's `programs`. */
-#define PROG_RUN   1u
-#define PROG_SERVE 2u
-#define PROG_BENCH 4u
-#define PROG_EVAL  8u
-#define PROG_PROBE 16u
-#define PROG_ALL   31u
+#define PROG_RUN     1u
+#define PROG_SERVE   2u
+#define PROG_BENCH   4u
+#define PROG_EVAL    8u
+#define PROG_PROBE   16u
+#define PROG_CONFORM 32u
+#define PROG_ALL     63u
 
 /* A name per value; the rows of opt_table.c say what it is. Several rows may share an id for different programs. */
 enum opt_id {
@@ -109,6 +110,13 @@ enum opt_id {
     OPT_REF,
     OPT_REF_MODEL,
     OPT_REF_DEVICE,
+    /* conform */
+    OPT_BACKEND,
+    OPT_PLUGIN,
+    OPT_CASE,
+    OPT_MAX_TIER,
+    OPT_LISTS,
+    OPT_SET,
     OPT_N_IDS
 };
 

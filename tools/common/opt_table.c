@@ -20,6 +20,7 @@
 #define G_PROBE   "Probing"
 #define G_BENCH   "Measurement"
 #define G_EVAL    "Evaluation"
+#define G_CONFORM "Conformance"
 
 #define I31 2147483647.0
 #define I53 9007199254740991.0
@@ -180,5 +181,21 @@ const opt_row opt_rows[] = {
      "kld: model to compare with (default: the same)", 0},
     {OPT_REF_DEVICE, "ref-device", "", PROG_EVAL, OPT_STRING, "ID[,ID…]", 0, 0, 0, G_EVAL,
      "kld: devices of the model to compare with, such as ref0", 0},
+
+    {OPT_BACKEND, "backend", "", PROG_CONFORM, OPT_STRING, "NAME", 0, 0, 0, G_CONFORM, "installed backend to test", 0},
+    {OPT_PLUGIN, "plugin", "", PROG_CONFORM, OPT_STRING, "FILE", 0, 0, 0, G_CONFORM, "module file to test", 0},
+    {OPT_DEVICE, "device", "-dev", PROG_CONFORM, OPT_STRING, "ID", 0, 0, 0, G_CONFORM,
+     "device to test (default: the backend's first usable one)", 0},
+    {OPT_BACKEND_PATH, "backend-path", "", PROG_CONFORM, OPT_STRING, "DIR[:DIR…]", 0, 0, 0, G_CONFORM,
+     "more folders with backend modules", 0},
+    {OPT_SET, "set", "", PROG_CONFORM, OPT_LIST, "KEY=VALUE", 0, 0, 0, G_CONFORM,
+     "a setting of the backend; may be given several times", 0},
+    {OPT_MAX_TIER, "max-tier", "", PROG_CONFORM, OPT_CHOICE, "T0|T1", "T1", 0, 0, G_CONFORM, "highest tier to run", 0},
+    {OPT_CASE, "case", "", PROG_CONFORM, OPT_STRING, "PATTERN", 0, 0, 0, G_CONFORM,
+     "run only cases whose name matches, such as 't1.rope.*'", 0},
+    {OPT_SEED, "seed", "", PROG_CONFORM, OPT_INT, "N", "1", 0, I63, G_CONFORM, "seed of all random data", 0},
+    {OPT_LISTS, "lists", "", PROG_CONFORM, OPT_STRING, "DIR", 0, 0, 0, G_CONFORM,
+     "folder with exclusion lists BACKEND.never and BACKEND.notyet", 0},
+    {OPT_JSON, "json", "", PROG_CONFORM, OPT_FLAG, 0, 0, 0, 0, G_CONFORM, "print one JSON object", 0},
 };
 const size_t opt_n_rows = sizeof opt_rows / sizeof opt_rows[0];

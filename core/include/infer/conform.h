@@ -66,8 +66,8 @@ typedef struct infer_conform_verdict {
 } infer_conform_verdict;
 
 /* Loads the backend, opens the device, runs the cases. OK whenever a verdict was reached, whatever it is (out is
- * written); INFER_E_NO_DEVICE where there is no usable device; INFER_E_ABI, INFER_E_NOT_FOUND or INFER_E_IO where the
- * plugin does not load; INFER_E_BAD_FILE for a wrong exclusion list. One run at a time in a process.
+ * written); INFER_E_NO_DEVICE where there is no usable device; INFER_E_ABI where the plugin does not load, whatever the
+ * reason; INFER_E_BAD_FILE for a wrong exclusion list. One run at a time in a process.
  *
  * An exclusion list has one line a case: a shell pattern for its name, then the reason. Cases in .never do not apply to
  * the backend and are not run; those in .notyet run, and one that passes is a failure of the list. '#' starts a

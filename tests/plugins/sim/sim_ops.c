@@ -36,6 +36,7 @@ static const struct {
     {INFER_OP_KV_WRITE, "kv_write"},
     {INFER_OP_ROPE_KV_WRITE, "rope_kv_write"},
     {INFER_OP_ATTN_PAGED, "attn_paged"},
+    {INFER_OP_MLA_PAGED, "mla_paged"},
     {INFER_OP_ATTN_DENSE, "attn_dense"},
     {INFER_OP_KV_PACK, "kv_pack"},
     {INFER_OP_KV_UNPACK, "kv_unpack"},
@@ -174,7 +175,10 @@ static const infer_attrs_kv *sim_op_kv(const sim_op *op)
     const void *a = op->attrs;
     switch (op->desc.op) {
     case INFER_OP_ATTN_PAGED:
+    case INFER_OP_MLA_PAGED:
         return &((const infer_attrs_attn *)a)->kv;
+    case INFER_OP_ROPE_KV_WRITE:
+        return &((const infer_attrs_rope_kv *)a)->kv;
     case INFER_OP_KV_WRITE:
     case INFER_OP_KV_PACK:
     case INFER_OP_KV_UNPACK:
@@ -199,6 +203,8 @@ static void sim_answer(infer_device *dev, const infer_op_desc *src, infer_op_ans
     }
     for (uint32_t i = 0; i < op.desc.n_in + op.desc.n_out; i++) {
         const infer_tensor_desc *t = &op.tensors[i];
+        if (t->flags & INFER_TENSOR_ABSENT)
+            continue;
         if (t->rank < 1 || t->rank > 4 || t->layout != INFER_LAYOUT_CANONICAL || !sim_format_bytes(t->format)) {
             out->why = t->layout ? INFER_WHY_LAYOUT : t->rank < 1 || t->rank > 4 ? INFER_WHY_SHAPE : INFER_WHY_FORMAT;
             out->which = i;
@@ -213,7 +219,7 @@ static void sim_answer(infer_device *dev, const infer_op_desc *src, infer_op_ans
     const infer_attrs_kv *kv = sim_op_kv(&op);
     if (kv && kv->block_size % dev->cfg.block_multiple) {
         out->why = INFER_WHY_ATTR;
-        out->which = op.desc.op == INFER_OP_ATTN_PAGED ? 15 : 7; /* block_size; nested fields count on */
+        out->which = 7; /* block_size, in infer_attrs_kv */
         return;
     }
     out->level = INFER_LEVEL_NATIVE;
