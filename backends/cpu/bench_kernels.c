@@ -1,0 +1,231 @@
+/*
+ * Speed of the CPU backend's products and attention, through the plugin's own table. Not installed, not a test.
+ *   bench_kernels [-t THREADS] [-i ISA] [-f FORMAT] [-n ROWS_OF_W] [-k COLUMNS] [-m ROWS[,ROWS…]] [-s SECONDS]
+ * Prints, per format, bytes of weights a second for one row, GFLOP/s for more, and the rate of a plain read loop.
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <infer/backend.h>
+
+#include "kern.h"
+
+#define POOL ((size_t)256 << 20) /* beyond any cache that is ours alone */
+
+static const char *isa, *threads = "1";
+
+static void host_log(void *ctx, int32_t level, const char *text)
+{
+    (void)ctx;
+    (void)level;
+    fprintf(stderr, "%s\n", text);
+}
+
+static void host_detail(void *ctx, infer_status status, const char *text)
+{
+    (void)ctx;
+    fprintf(stderr, "%d: %s\n", status, text);
+}
+
+static void *host_alloc(void *ctx, uint64_t bytes, uint32_t align)
+{
+    (void)ctx;
+    size_t a = align < 64 ? 64 : align;
+    return aligned_alloc(a, (bytes + a - 1) / a * a);
+}
+
+static void host_free(void *ctx, void *p)
+{
+    (void)ctx;
+    free(p);
+}
+
+static const char *host_config(void *ctx, const char *key)
+{
+    (void)ctx;
+    return strcmp(key, "isa") == 0 ? isa : strcmp(key, "threads") == 0 ? threads : NULL;
+}
+
+static uint64_t host_clock(void *ctx)
+{
+    struct timespec t;
+    (void)ctx;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint32_t host_cpus(void *ctx, int32_t node, uint32_t *cpus, uint32_t cap, uint32_t *n_cores)
+{
+    uint32_t n = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    (void)ctx;
+    (void)node;
+    for (uint32_t i = 0; i < n && i < cap; i++)
+        cpus[i] = i;
+    *n_cores = n;
+    return n;
+}
+
+static infer_status host_check(void *ctx, const infer_op_desc *op)
+{
+    (void)ctx;
+    (void)op;
+    return INFER_OK;
+}
+
+static const infer_host host = {.struct_size = sizeof host,
+                                .abi_minor = INFER_ABI_MINOR,
+                                .log = host_log,
+                                .status_detail = host_detail,
+                                .alloc = host_alloc,
+                                .free = host_free,
+                                .config_get = host_config,
+                                .clock_ns = host_clock,
+                                .cpu_list = host_cpus,
+                                .op_check = host_check};
+
+typedef struct bench {
+    const infer_backend_ops *ops;
+    infer_device *dev;
+    infer_queue *queue;
+    infer_buffer *weights, *x, *y, *scratch;
+    double seconds;
+} bench;
+
+static void *map(bench *b, infer_buffer *buf)
+{
+    void *p = NULL;
+    const infer_range r = {buf, 0, 0};
+    b->ops->buf_map(b->dev, &r, &p);
+    return p;
+}
+
+/* Seconds of the best of several runs of one product with the matrix at `offset` of the pool. */
+static int matmul(bench *b, infer_format f, uint64_t bytes, int64_t n, int64_t k, int64_t m, double *best)
+{
+    const infer_tensor_desc t[4] = {{.format = INFER_FMT_F32, .rank = 2, .shape = {m, k, 1, 1}},
+                                    {.format = f, .rank = 2, .shape = {n, k, 1, 1}},
+                                    {.flags = INFER_TENSOR_ABSENT, .rank = 1},
+                                    {.format = INFER_FMT_F32, .rank = 2, .shape = {m, n, 1, 1}}};
+    const infer_attrs_matmul a = {.struct_size = sizeof a};
+    const infer_op_desc op = {.struct_size = sizeof op,
+                              .op = INFER_OP_MATMUL,
+                              .rows_from = INFER_ROWS_STATIC,
+                              .n_in = 3,
+                              .n_out = 1,
+                              .tensor_size = sizeof t[0],
+                              .attrs_size = sizeof a,
+                              .tensors = t,
+                              .attrs = &a};
+    infer_range r[4] = {{b->x, 0, 0}, {b->weights, 0, 0}, {NULL, 0, 0}, {b->y, 0, 0}};
+    const infer_op_args args = {.struct_size = sizeof args, .n_operands = 4, .operands = r};
+    uint64_t start = host_clock(NULL), copies = POOL / bytes;
+    *best = 1e30;
+    /* Round the pool, so that every matrix comes from memory. The best single run: other programs only disturb. */
+    for (uint64_t i = 0; i < copies || (double)(host_clock(NULL) - start) * 1e-9 < b->seconds; i++) {
+        r[1].offset = i % copies * bytes;
+        uint64_t t0 = host_clock(NULL);
+        if (b->ops->cmd_op(b->queue, &op, &args) != INFER_OK)
+            return 0;
+        double s = (double)(host_clock(NULL) - t0) * 1e-9;
+        *best = s < *best ? s : *best;
+        if (m > 1 && i >= 3 && (double)(host_clock(NULL) - start) * 1e-9 > b->seconds)
+            break;
+    }
+    return 1;
+}
+
+/* Rows of floats, 16 MiB at a time: what the memory gives to a loop that does next to nothing. */
+static double read_rate(bench *b)
+{
+    double best = 1e30;
+    return matmul(b, INFER_FMT_F32, (uint64_t)16 << 20, 512, 8192, 1, &best) ? (double)(16 << 20) / best * 1e-9 : 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        infer_format f;
+        const char *name;
+    } formats[] = {{INFER_FMT_F32, "f32"},   {INFER_FMT_F16, "f16"},    {INFER_FMT_BF16, "bf16"},
+                   {INFER_FMT_Q8_0, "q8_0"}, {INFER_FMT_Q4_0, "q4_0"},  {INFER_FMT_Q4_1, "q4_1"},
+                   {INFER_FMT_Q5_0, "q5_0"}, {INFER_FMT_Q5_1, "q5_1"},  {INFER_FMT_Q2_K, "q2_k"},
+                   {INFER_FMT_Q3_K, "q3_k"}, {INFER_FMT_Q4_K, "q4_k"},  {INFER_FMT_Q5_K, "q5_k"},
+                   {INFER_FMT_Q6_K, "q6_k"}, {INFER_FMT_MXFP4, "mxfp4"}};
+    static const infer_abi_range range = {sizeof range, INFER_ABI_MAJOR, INFER_ABI_MINOR, INFER_ABI_MINOR};
+    const char *only = NULL, *rows = "1,64,512";
+    int64_t n = 2048, k = 2048;
+    bench b = {.seconds = 0.3};
+    for (int c; (c = getopt(argc, argv, "t:i:f:n:k:m:s:")) != -1;) {
+        switch (c) {
+        case 't':
+            threads = optarg;
+            break;
+        case 'i':
+            isa = optarg;
+            break;
+        case 'f':
+            only = optarg;
+            break;
+        case 'n':
+            n = atol(optarg);
+            break;
+        case 'k':
+            k = atol(optarg);
+            break;
+        case 'm':
+            rows = optarg;
+            break;
+        case 's':
+            b.seconds = atof(optarg);
+            break;
+        default:
+            return 2;
+        }
+    }
+    b.ops = infer_plugin_query(&host, &range)->ops;
+    infer_device_props props = {.struct_size = sizeof props};
+    if (b.ops->dev_open(&host, 0, &b.dev) != INFER_OK || b.ops->queue_create(b.dev, 1, &b.queue) != INFER_OK ||
+        b.ops->buf_alloc(b.dev, 0, POOL, &b.weights) != INFER_OK ||
+        b.ops->buf_alloc(b.dev, 0, (uint64_t)(4 * 1024 * (k > 8192 ? k : 8192)), &b.x) != INFER_OK ||
+        b.ops->buf_alloc(b.dev, 0, (uint64_t)(4 * 1024 * (n > 16384 ? n : 16384)), &b.y) != INFER_OK)
+        return 1;
+    b.ops->dev_props(b.dev, &props);
+    float *x = map(&b, b.x);
+    uint8_t *w = map(&b, b.weights);
+    for (int64_t i = 0; i < 1024 * k; i++)
+        x[i] = (float)(i * 7 % 13 - 6) * 0.1f;
+    memset(w, 0x11, POOL); /* small numbers in every format */
+    printf("isa %s, %s threads, %lld x %lld; f32 rows from memory: %.1f GB/s\n", props.isa, threads, (long long)n,
+           (long long)k, read_rate(&b));
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        const kern_format *f = &kern_generic_table.format[formats[i].f];
+        uint64_t bytes = (uint64_t)(n * k / f->block_elems) * f->block_bytes;
+        if ((only && strcmp(only, formats[i].name) != 0) || k % f->block_elems || bytes > POOL)
+            continue;
+        printf("%-6s", formats[i].name);
+        for (const char *p = rows; p && *p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+            int64_t m = atol(p);
+            double s;
+            if (m < 1 || m > 1024 || !matmul(&b, formats[i].f, bytes, n, k, m, &s))
+                return 1;
+            if (m == 1)
+                printf("  1 row %6.1f GB/s %7.1f us", (double)bytes / s * 1e-9, s * 1e6);
+            else
+                printf("  %lld rows %6.1f GFLOP/s", (long long)m, 2e-9 * (double)n * (double)k * (double)m / s);
+        }
+        printf("\n");
+        fflush(stdout);
+    }
+    b.ops->buf_free(b.dev, b.weights);
+    b.ops->buf_free(b.dev, b.x);
+    b.ops->buf_free(b.dev, b.y);
+    b.ops->queue_destroy(b.dev, b.queue);
+    b.ops->dev_close(b.dev);
+    return 0;
+}

@@ -1,0 +1,521 @@
+/*
+ * Storage formats with AVX2, FMA and F16C: to floats, and the canonical sum of kern.h with four rows of weights as they
+ * lie. Both use the same decoder of 8 elements at a time, so both see the same values. SPDX-License-Identifier:
+ * Apache-2.0
+ */
+#include "config.h"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "kern_avx2.h"
+#include "kern_unpack.h"
+
+/* ---- Pieces ---------------------------------------------------------------------------------------------------- */
+
+/* A binary16 in every lane. */
+INLINE __m256 half8(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_set1_epi16((short)kern_load_u16(p)));
+}
+
+INLINE __m256i unsigned8(const uint8_t *p)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+}
+
+INLINE __m256 signed8(const int8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+}
+
+INLINE __m256i bytes32(const uint8_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+
+/* 32 signed bytes, through memory, as floats. */
+INLINE void spread(__m256i bytes, __m256 v[4])
+{
+    _Alignas(32) int8_t b[32];
+    _mm256_store_si256((__m256i *)(void *)b, bytes);
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        v[i] = signed8(b + 8 * i);
+}
+
+INLINE __m256i low4(__m256i x)
+{
+    return _mm256_and_si256(x, _mm256_set1_epi8(15));
+}
+
+INLINE __m256i high4(__m256i x)
+{
+    return low4(_mm256_srli_epi16(x, 4));
+}
+
+/* 16 bytes of nibbles as 32 bytes: the low halves, then the high ones. */
+INLINE __m256i nibbles16(const uint8_t *p)
+{
+    __m128i q = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return low4(_mm256_inserti128_si256(_mm256_castsi128_si256(q), _mm_srli_epi16(q, 4), 1));
+}
+
+/* 0x10 in byte i where bit i is set. */
+INLINE __m256i fifth_bits(const uint8_t *p)
+{
+    const __m256i which = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
+    __m256i b = _mm256_shuffle_epi8(_mm256_set1_epi32((int)kern_load_u32(p)), which);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(b, bit), bit), _mm256_set1_epi8(16));
+}
+
+/* ---- Blocks of 32: get_NAME gives the four vectors of a block -------------------------------------------------- */
+
+INLINE void get_q4_0(const uint8_t *p, __m256 v[4])
+{
+    __m256 d = half8(p), m = _mm256_mul_ps(d, _mm256_set1_ps(-8)); /* (q - 8) d, exact either way */
+    UNROLL
+    for (int i = 0; i < 2; i++) {
+        __m256i u = unsigned8(p + 2 + 8 * i);
+        v[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_and_si256(u, _mm256_set1_epi32(15))), d, m);
+        v[i + 2] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(u, 4)), d, m);
+    }
+}
+
+INLINE void get_q4_1(const uint8_t *p, __m256 v[4])
+{
+    __m256 d = half8(p), m = half8(p + 2);
+    UNROLL
+    for (int i = 0; i < 2; i++) {
+        __m256i u = unsigned8(p + 4 + 8 * i);
+        v[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_and_si256(u, _mm256_set1_epi32(15))), d, m);
+        v[i + 2] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(u, 4)), d, m);
+    }
+}
+
+INLINE void get_q5_0(const uint8_t *p, __m256 v[4])
+{
+    __m256 d = half8(p);
+    spread(_mm256_sub_epi8(_mm256_or_si256(nibbles16(p + 6), fifth_bits(p + 2)), _mm256_set1_epi8(16)), v);
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        v[i] = _mm256_mul_ps(v[i], d);
+}
+
+INLINE void get_q5_1(const uint8_t *p, __m256 v[4])
+{
+    __m256 d = half8(p), m = half8(p + 2);
+    spread(_mm256_or_si256(nibbles16(p + 8), fifth_bits(p + 4)), v);
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        v[i] = _mm256_fmadd_ps(v[i], d, m);
+}
+
+INLINE void get_q8_0(const uint8_t *p, __m256 v[4])
+{
+    __m256 d = half8(p);
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        v[i] = _mm256_mul_ps(signed8((const int8_t *)p + 2 + 8 * i), d);
+}
+
+/* Twice the FP4 values are whole numbers. */
+INLINE void get_mxfp4(const uint8_t *p, __m256 v[4])
+{
+    const __m256i twice =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+    float e;
+    kern_unpack_e8m0(p, &e, 1);
+    __m256 d = _mm256_set1_ps(e * 0.5f);
+    spread(_mm256_shuffle_epi8(twice, nibbles16(p + 1)), v);
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        v[i] = _mm256_mul_ps(v[i], d);
+}
+
+INLINE __m256 fma4(const __m256 v[4], const float *x, __m256 acc)
+{
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        acc = _mm256_fmadd_ps(v[i], _mm256_loadu_ps(x + 8 * i), acc);
+    return acc;
+}
+
+INLINE void store4(const __m256 v[4], float *dst)
+{
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        _mm256_storeu_ps(dst + 8 * i, v[i]);
+}
+
+#define BLOCK32(name, bytes)                                                                                           \
+    static void unpack_##name(const void *src, float *dst, int64_t n)                                                  \
+    {                                                                                                                  \
+        const uint8_t *p = src;                                                                                        \
+        for (int64_t b = 0; b < n; b += 32, p += (bytes)) {                                                            \
+            __m256 v[4];                                                                                               \
+            get_##name(p, v);                                                                                          \
+            store4(v, dst + b);                                                                                        \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void dot_##name(const uint8_t *const w[KERN_TILE], const float *x, int64_t k, float out[KERN_TILE])         \
+    {                                                                                                                  \
+        const uint8_t *p0 = w[0], *p1 = w[1], *p2 = w[2], *p3 = w[3];                                                  \
+        __m128 sum = _mm_setzero_ps();                                                                                 \
+        for (int64_t k0 = 0; k0 < k; k0 += KERN_CHUNK) {                                                               \
+            int64_t end = k - k0 < KERN_CHUNK ? k : k0 + KERN_CHUNK;                                                   \
+            __m256 a0 = _mm256_setzero_ps(), a1 = a0, a2 = a0, a3 = a0, v[4];                                          \
+            for (int64_t i = k0; i < end; i += 32) {                                                                   \
+                get_##name(p0, v);                                                                                     \
+                a0 = fma4(v, x + i, a0);                                                                               \
+                get_##name(p1, v);                                                                                     \
+                a1 = fma4(v, x + i, a1);                                                                               \
+                get_##name(p2, v);                                                                                     \
+                a2 = fma4(v, x + i, a2);                                                                               \
+                get_##name(p3, v);                                                                                     \
+                a3 = fma4(v, x + i, a3);                                                                               \
+                p0 += (bytes);                                                                                         \
+                p1 += (bytes);                                                                                         \
+                p2 += (bytes);                                                                                         \
+                p3 += (bytes);                                                                                         \
+            }                                                                                                          \
+            sum = _mm_add_ps(sum, kern_avx2_reduce(a0, a1, a2, a3));                                                   \
+        }                                                                                                              \
+        _mm_storeu_ps(out, sum);                                                                                       \
+    }
+
+BLOCK32(q4_0, 18)
+BLOCK32(q4_1, 20)
+BLOCK32(q5_0, 22)
+BLOCK32(q5_1, 24)
+BLOCK32(q8_0, 34)
+BLOCK32(mxfp4, 17)
+
+/* ---- Blocks of 256: head_NAME reads the scales, get_NAME the eight vectors of 64 elements ---------------------- */
+
+/* Scales and minima, negated, as products with the block's own; how many stand for a block differs. */
+typedef struct head {
+    float d[16], m[16];
+} head;
+
+INLINE void scales12(const uint8_t *p, head *h)
+{
+    uint32_t a, b, c;
+    memcpy(&a, p + 4, 4);
+    memcpy(&b, p + 8, 4);
+    memcpy(&c, p + 12, 4);
+    uint64_t s = (a & 0x3F3F3F3Fu) | (uint64_t)((c & 0x0F0F0F0Fu) | (a >> 2 & 0x30303030u)) << 32;
+    uint64_t m = (b & 0x3F3F3F3Fu) | (uint64_t)((c >> 4 & 0x0F0F0F0Fu) | (b >> 2 & 0x30303030u)) << 32;
+    __m256 sf = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)s)));
+    __m256 mf = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)m)));
+    _mm256_storeu_ps(h->d, _mm256_mul_ps(half8(p), sf));
+    _mm256_storeu_ps(h->m, _mm256_xor_ps(_mm256_mul_ps(half8(p + 2), mf), _mm256_set1_ps(-0.0f)));
+}
+
+INLINE void head_q4_k(const uint8_t *p, head *h)
+{
+    scales12(p, h);
+}
+
+/* Part g of four: 32 bytes whose low halves are the first 32 elements and whose high halves are the others. */
+INLINE void get_q4_k(const uint8_t *p, const head *h, int g, __m256 v[8])
+{
+    __m256 d0 = _mm256_broadcast_ss(&h->d[2 * g]), m0 = _mm256_broadcast_ss(&h->m[2 * g]);
+    __m256 d1 = _mm256_broadcast_ss(&h->d[2 * g + 1]), m1 = _mm256_broadcast_ss(&h->m[2 * g + 1]);
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        __m256i u = unsigned8(p + 16 + 32 * g + 8 * i);
+        v[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_and_si256(u, _mm256_set1_epi32(15))), d0, m0);
+        v[i + 4] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(u, 4)), d1, m1);
+    }
+}
+
+INLINE void head_q5_k(const uint8_t *p, head *h)
+{
+    scales12(p, h);
+}
+
+INLINE void get_q5_k(const uint8_t *p, const head *h, int g, __m256 v[8])
+{
+    __m256i q = bytes32(p + 48 + 32 * g), bits = _mm256_srl_epi16(bytes32(p + 16), _mm_cvtsi32_si128(2 * g));
+    __m256i one = _mm256_set1_epi8(16);
+    spread(_mm256_or_si256(low4(q), _mm256_and_si256(_mm256_slli_epi16(bits, 4), one)), v);
+    spread(_mm256_or_si256(high4(q), _mm256_and_si256(_mm256_slli_epi16(bits, 3), one)), v + 4);
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        v[i] =
+            _mm256_fmadd_ps(v[i], _mm256_broadcast_ss(&h->d[2 * g + i / 4]), _mm256_broadcast_ss(&h->m[2 * g + i / 4]));
+}
+
+INLINE void head_q6_k(const uint8_t *p, head *h)
+{
+    __m256 d = half8(p + 208);
+    _mm256_storeu_ps(h->d, _mm256_mul_ps(signed8((const int8_t *)p + 192), d));
+    _mm256_storeu_ps(h->d + 8, _mm256_mul_ps(signed8((const int8_t *)p + 200), d));
+}
+
+/* Parts 2 j and 2 j + 1 share 64 bytes of low halves and 32 of bit pairs: the even part takes the low nibbles. */
+INLINE void get_q6_k(const uint8_t *p, const head *h, int g, __m256 v[8])
+{
+    const uint8_t *low = p + g / 2 * 64;
+    __m256i pairs = _mm256_srl_epi16(bytes32(p + 128 + g / 2 * 32), _mm_cvtsi32_si128(g % 2 * 4));
+    __m256i top = _mm256_set1_epi8(0x30), q0 = bytes32(low), q1 = bytes32(low + 32);
+    q0 = g % 2 ? high4(q0) : low4(q0);
+    q1 = g % 2 ? high4(q1) : low4(q1);
+    q0 = _mm256_or_si256(q0, _mm256_and_si256(_mm256_slli_epi16(pairs, 4), top));
+    q1 = _mm256_or_si256(q1, _mm256_and_si256(_mm256_slli_epi16(pairs, 2), top));
+    spread(_mm256_sub_epi8(q0, _mm256_set1_epi8(32)), v);
+    spread(_mm256_sub_epi8(q1, _mm256_set1_epi8(32)), v + 4);
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        v[i] = _mm256_mul_ps(v[i], _mm256_broadcast_ss(&h->d[4 * g + i / 2]));
+}
+
+INLINE void head_q2_k(const uint8_t *p, head *h)
+{
+    __m256 d = half8(p + 80), m = _mm256_xor_ps(half8(p + 82), _mm256_set1_ps(-0.0f));
+    UNROLL
+    for (int i = 0; i < 2; i++) {
+        __m256i u = unsigned8(p + 8 * i);
+        __m256i low = _mm256_and_si256(u, _mm256_set1_epi32(15)), high = _mm256_srli_epi32(u, 4);
+        _mm256_storeu_ps(h->d + 8 * i, _mm256_mul_ps(_mm256_cvtepi32_ps(low), d));
+        _mm256_storeu_ps(h->m + 8 * i, _mm256_mul_ps(_mm256_cvtepi32_ps(high), m));
+    }
+}
+
+INLINE void get_q2_k(const uint8_t *p, const head *h, int g, __m256 v[8])
+{
+    __m256i q = _mm256_srl_epi16(bytes32(p + 16 + g / 2 * 32), _mm_cvtsi32_si128(g % 2 * 4));
+    spread(_mm256_and_si256(q, _mm256_set1_epi8(3)), v);
+    spread(_mm256_and_si256(_mm256_srli_epi16(q, 2), _mm256_set1_epi8(3)), v + 4);
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        v[i] =
+            _mm256_fmadd_ps(v[i], _mm256_broadcast_ss(&h->d[4 * g + i / 2]), _mm256_broadcast_ss(&h->m[4 * g + i / 2]));
+}
+
+/* Low nibbles of the sixteen scales in bytes 0..7 (8..15 in their high halves), upper pairs in bytes 8..11. */
+INLINE void head_q3_k(const uint8_t *p, head *h)
+{
+    uint64_t low;
+    uint32_t high;
+    memcpy(&low, p + 96, 8);
+    memcpy(&high, p + 104, 4);
+    const uint64_t nib = 0x0F0F0F0F0F0F0F0Fu;
+    uint64_t wide = high | (uint64_t)high << 32, even = wide << 4 & 0x30303030u, odd = wide << 2 & 0x3030303000000000u;
+    uint64_t a = (low & nib) | even | odd;
+    even = wide & 0x30303030u;
+    odd = wide >> 2 & 0x3030303000000000u;
+    uint64_t b = (low >> 4 & nib) | even | odd;
+    __m256 d = half8(p + 108), bias = _mm256_set1_ps(32);
+    __m256 s0 = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)a)));
+    __m256 s1 = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)b)));
+    _mm256_storeu_ps(h->d, _mm256_mul_ps(_mm256_sub_ps(s0, bias), d));
+    _mm256_storeu_ps(h->d + 8, _mm256_mul_ps(_mm256_sub_ps(s1, bias), d));
+}
+
+INLINE void get_q3_k(const uint8_t *p, const head *h, int g, __m256 v[8])
+{
+    __m256i q = _mm256_srl_epi16(bytes32(p + 32 + g / 2 * 32), _mm_cvtsi32_si128(g % 2 * 4));
+    __m256i bits = _mm256_srl_epi16(bytes32(p), _mm_cvtsi32_si128(2 * g)), four = _mm256_set1_epi8(4);
+    __m256i q0 = _mm256_and_si256(q, _mm256_set1_epi8(3));
+    __m256i q1 = _mm256_and_si256(_mm256_srli_epi16(q, 2), _mm256_set1_epi8(3));
+    q0 = _mm256_or_si256(q0, _mm256_and_si256(_mm256_slli_epi16(bits, 2), four));
+    q1 = _mm256_or_si256(q1, _mm256_and_si256(_mm256_slli_epi16(bits, 1), four));
+    spread(_mm256_sub_epi8(q0, four), v);
+    spread(_mm256_sub_epi8(q1, four), v + 4);
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        v[i] = _mm256_mul_ps(v[i], _mm256_broadcast_ss(&h->d[4 * g + i / 2]));
+}
+
+INLINE __m256 fma8(const __m256 v[8], const float *x, __m256 acc)
+{
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        acc = _mm256_fmadd_ps(v[i], _mm256_loadu_ps(x + 8 * i), acc);
+    return acc;
+}
+
+#define PART(name, g)                                                                                                  \
+    do {                                                                                                               \
+        __m256 v[8];                                                                                                   \
+        get_##name(p[0] + b, &h[0], g, v);                                                                             \
+        a0 = fma8(v, x + i + 64 * (g), a0);                                                                            \
+        get_##name(p[1] + b, &h[1], g, v);                                                                             \
+        a1 = fma8(v, x + i + 64 * (g), a1);                                                                            \
+        get_##name(p[2] + b, &h[2], g, v);                                                                             \
+        a2 = fma8(v, x + i + 64 * (g), a2);                                                                            \
+        get_##name(p[3] + b, &h[3], g, v);                                                                             \
+        a3 = fma8(v, x + i + 64 * (g), a3);                                                                            \
+    } while (0)
+
+#define UNPACK_PART(name, g)                                                                                           \
+    do {                                                                                                               \
+        __m256 v[8];                                                                                                   \
+        get_##name(p, &h, g, v);                                                                                       \
+        store4(v, dst + b + 64 * (g));                                                                                 \
+        store4(v + 4, dst + b + 64 * (g) + 32);                                                                        \
+    } while (0)
+
+#define BLOCK256(name, bytes)                                                                                          \
+    static void unpack_##name(const void *src, float *dst, int64_t n)                                                  \
+    {                                                                                                                  \
+        const uint8_t *p = src;                                                                                        \
+        head h;                                                                                                        \
+        for (int64_t b = 0; b < n; b += 256, p += (bytes)) {                                                           \
+            head_##name(p, &h);                                                                                        \
+            UNPACK_PART(name, 0);                                                                                      \
+            UNPACK_PART(name, 1);                                                                                      \
+            UNPACK_PART(name, 2);                                                                                      \
+            UNPACK_PART(name, 3);                                                                                      \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void dot_##name(const uint8_t *const p[KERN_TILE], const float *x, int64_t k, float out[KERN_TILE])         \
+    {                                                                                                                  \
+        __m128 sum = _mm_setzero_ps();                                                                                 \
+        head h[KERN_TILE];                                                                                             \
+        int64_t b = 0;                                                                                                 \
+        for (int64_t k0 = 0; k0 < k; k0 += KERN_CHUNK) {                                                               \
+            int64_t end = k - k0 < KERN_CHUNK ? k : k0 + KERN_CHUNK;                                                   \
+            __m256 a0 = _mm256_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;                                                \
+            for (int64_t i = k0; i < end; i += 256, b += (bytes)) {                                                    \
+                UNROLL                                                                                                 \
+                for (int r = 0; r < KERN_TILE; r++)                                                                    \
+                    head_##name(p[r] + b, &h[r]);                                                                      \
+                PART(name, 0);                                                                                         \
+                PART(name, 1);                                                                                         \
+                PART(name, 2);                                                                                         \
+                PART(name, 3);                                                                                         \
+            }                                                                                                          \
+            sum = _mm_add_ps(sum, kern_avx2_reduce(a0, a1, a2, a3));                                                   \
+        }                                                                                                              \
+        _mm_storeu_ps(out, sum);                                                                                       \
+    }
+
+BLOCK256(q2_k, 84)
+BLOCK256(q3_k, 110)
+BLOCK256(q4_k, 144)
+BLOCK256(q5_k, 176)
+BLOCK256(q6_k, 210)
+
+/* ---- Plain formats --------------------------------------------------------------------------------------------- */
+
+INLINE __m256 get_f32(const uint8_t *p)
+{
+    return _mm256_loadu_ps((const float *)(const void *)p);
+}
+
+INLINE __m256 get_f16(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+INLINE __m256 get_bf16(const uint8_t *p)
+{
+    __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
+}
+
+#define PLAIN_DOT(name, bytes)                                                                                         \
+    static void dot_##name(const uint8_t *const w[KERN_TILE], const float *x, int64_t k, float out[KERN_TILE])         \
+    {                                                                                                                  \
+        const uint8_t *p0 = w[0], *p1 = w[1], *p2 = w[2], *p3 = w[3];                                                  \
+        __m128 sum = _mm_setzero_ps();                                                                                 \
+        for (int64_t k0 = 0; k0 < k; k0 += KERN_CHUNK) {                                                               \
+            int64_t end = k - k0 < KERN_CHUNK ? k : k0 + KERN_CHUNK;                                                   \
+            __m256 a0 = _mm256_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;                                                \
+            for (int64_t i = k0; i < end; i += 8) {                                                                    \
+                __m256 v = _mm256_loadu_ps(x + i);                                                                     \
+                a0 = _mm256_fmadd_ps(get_##name(p0 + (bytes)*i), v, a0);                                               \
+                a1 = _mm256_fmadd_ps(get_##name(p1 + (bytes)*i), v, a1);                                               \
+                a2 = _mm256_fmadd_ps(get_##name(p2 + (bytes)*i), v, a2);                                               \
+                a3 = _mm256_fmadd_ps(get_##name(p3 + (bytes)*i), v, a3);                                               \
+            }                                                                                                          \
+            sum = _mm_add_ps(sum, kern_avx2_reduce(a0, a1, a2, a3));                                                   \
+        }                                                                                                              \
+        _mm_storeu_ps(out, sum);                                                                                       \
+    }
+
+PLAIN_DOT(f32, 4)
+PLAIN_DOT(f16, 2)
+PLAIN_DOT(bf16, 2)
+
+static void unpack_f16(const void *src, float *dst, int64_t n)
+{
+    const uint8_t *p = src;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(dst + i, get_f16(p + 2 * i));
+    for (; i < n; i++)
+        dst[i] = _cvtsh_ss(kern_load_u16(p + 2 * i));
+}
+
+static void pack_f16(const float *src, void *dst, int64_t n)
+{
+    uint8_t *p = dst;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(void *)(p + 2 * i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i < n; i++)
+        kern_store_u16(p + 2 * i, (uint16_t)_cvtss_sh(src[i], _MM_FROUND_TO_NEAREST_INT));
+}
+
+static void unpack_bf16(const void *src, float *dst, int64_t n)
+{
+    const uint8_t *p = src;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(dst + i, get_bf16(p + 2 * i));
+    kern_unpack_bf16(p + 2 * i, dst + i, n - i);
+}
+
+static void pack_bf16(const float *src, void *dst, int64_t n)
+{
+    uint8_t *p = dst;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 x = _mm256_loadu_ps(src + i);
+        __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+        __m256i near = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+        __m256i nan = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+        __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+        u = _mm256_srli_epi32(_mm256_blendv_epi8(near, nan, is_nan), 16);
+        u = _mm256_permute4x64_epi64(_mm256_packus_epi32(u, u), 0x08);
+        _mm_storeu_si128((__m128i *)(void *)(p + 2 * i), _mm256_castsi256_si128(u));
+    }
+    kern_pack_bf16(src + i, p + 2 * i, n - i);
+}
+
+/* ---- Table ----------------------------------------------------------------------------------------------------- */
+
+const kern_format kern_avx2_formats[INFER_FMT_COUNT] = {
+    [INFER_FMT_F32] = {1, 4, kern_unpack_f32, kern_pack_f32, dot_f32},
+    [INFER_FMT_F16] = {1, 2, unpack_f16, pack_f16, dot_f16},
+    [INFER_FMT_BF16] = {1, 2, unpack_bf16, pack_bf16, dot_bf16},
+    [INFER_FMT_F8_E4M3] = {1, 1, kern_unpack_e4m3, NULL, NULL},
+    [INFER_FMT_F8_E5M2] = {1, 1, kern_unpack_e5m2, NULL, NULL},
+    [INFER_FMT_I8] = {1, 1, kern_unpack_i8, NULL, NULL},
+    [INFER_FMT_U8] = {1, 1, kern_unpack_u8, NULL, NULL},
+    [INFER_FMT_U4] = {2, 1, kern_unpack_u4, NULL, NULL},
+    [INFER_FMT_E8M0] = {1, 1, kern_unpack_e8m0, NULL, NULL},
+    [INFER_FMT_Q4_0] = {32, 18, unpack_q4_0, NULL, dot_q4_0},
+    [INFER_FMT_Q4_1] = {32, 20, unpack_q4_1, NULL, dot_q4_1},
+    [INFER_FMT_Q5_0] = {32, 22, unpack_q5_0, NULL, dot_q5_0},
+    [INFER_FMT_Q5_1] = {32, 24, unpack_q5_1, NULL, dot_q5_1},
+    [INFER_FMT_Q8_0] = {32, 34, unpack_q8_0, NULL, dot_q8_0},
+    [INFER_FMT_Q2_K] = {256, 84, unpack_q2_k, NULL, dot_q2_k},
+    [INFER_FMT_Q3_K] = {256, 110, unpack_q3_k, NULL, dot_q3_k},
+    [INFER_FMT_Q4_K] = {256, 144, unpack_q4_k, NULL, dot_q4_k},
+    [INFER_FMT_Q5_K] = {256, 176, unpack_q5_k, NULL, dot_q5_k},
+    [INFER_FMT_Q6_K] = {256, 210, unpack_q6_k, NULL, dot_q6_k},
+    [INFER_FMT_MXFP4] = {32, 17, unpack_mxfp4, NULL, dot_mxfp4},
+};
+
+#else
+typedef int kern_avx2_formats_absent; /* a file needs a declaration */
+#endif
