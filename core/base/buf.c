@@ -75,7 +75,7 @@ void infer_buf_printf(infer_buf *b, const char *fmt, ...)
     if (d) {
         vsnprintf(d, (size_t)n + 1, fmt, again);
         b->n += (size_t)n;
-    } else if (!b->failed) {
+    } else {
         b->failed = 1;
     }
     va_end(again);
