@@ -1,7 +1,7 @@
 #!/bin/sh
 # Who may include what, as docs/design says: folders of core/ to their left only, public headers nothing internal,
 # programs public headers only, backends the plugin headers only, no vendor's name in core/, and the plugin headers
-# alone as C11 and C++11. Prints every breach; exit 1 when there is one. Needs no build.
+# alone as C11 and C++11, with an assertion for the place of every field. Prints every breach; exit 1 when there is one. Needs no build.
 # SPDX-License-Identifier: Apache-2.0
 set -u
 top=${INFER_SRCDIR:-$(dirname "$0")/..}
@@ -110,5 +110,11 @@ compile() { # compilers, language, standard, suffix
 }
 compile "cc gcc clang" c c11 c
 compile "c++ g++ clang++" c++ c++11 cc
+
+if command -v python3 >/dev/null 2>&1; then
+    tools/abi-check.py || bad=1
+else
+    echo "note: no python3, gaps in core/hal/abi_check.c are not looked for"
+fi
 
 exit $bad

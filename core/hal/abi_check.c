@@ -1,6 +1,7 @@
 /*
  * The plugin interface's layout, as numbers: the place of every field of every struct and of every slot, and all sizes.
- * A change that moves something does not compile; one that appends adds lines here. Holds assertions only.
+ * A change that moves something does not compile; one that appends adds lines here (tools/abi-check.py --write). Holds
+ * assertions only.
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
@@ -91,6 +92,12 @@ FIELD(infer_attrs_kv, k_width, 20);
 FIELD(infer_attrs_kv, v_width, 24);
 FIELD(infer_attrs_kv, block_size, 28);
 FIELD(infer_attrs_kv, n_blocks, 32);
+
+SIZE(infer_attrs_rope_kv, 88);
+FIELD(infer_attrs_rope_kv, struct_size, 0);
+FIELD(infer_attrs_rope_kv, reserved, 4);
+FIELD(infer_attrs_rope_kv, rope, 8);
+FIELD(infer_attrs_rope_kv, kv, 48);
 
 SIZE(infer_attrs_attn, 72);
 FIELD(infer_attrs_attn, struct_size, 0);

@@ -130,6 +130,9 @@ static infer_status ask(infer_hal_dev *d, infer_error *err)
 
 static infer_status create(infer_hal *h, infer_hal_device_info *row, infer_hal_dev **out, infer_error *err)
 {
+    if (atomic_load(&h->backends[row->backend]->lost))
+        return infer_error_set(err, h->backends[row->backend]->lost, "open %s: its backend was lost; start anew",
+                               row->id);
     INFER_TRY(hal_backend_start(h->backends[row->backend], err));
     infer_hal_dev *d = infer_calloc(1, sizeof *d);
     if (!d)

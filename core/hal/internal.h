@@ -37,7 +37,6 @@ typedef struct hal_backend {
     int inited, probed;
     uint32_t n_open;
     _Atomic int32_t lost; /* status of a failure that took all devices */
-    char lost_text[256];  /* written once, before lost */
 } hal_backend;
 
 struct infer_hal {

@@ -175,10 +175,11 @@ infer_status infer_hal_load(infer_hal *h, const char *file, infer_error *err)
 
 /* ---- Searching ---------------------------------------------------------------------------------------------- */
 
-static int known(const infer_hal *h, const char *name)
+/* Whether a backend of that name is there, or this very file was tried. */
+static int known(const infer_hal *h, const char *name, const char *path)
 {
     for (uint32_t i = 0; i < h->n_backends; i++)
-        if (!strcmp(h->backends[i]->name, name))
+        if ((h->backends[i]->loaded && !strcmp(h->backends[i]->name, name)) || !strcmp(h->backends[i]->path, path))
             return 1;
     return 0;
 }
@@ -198,7 +199,7 @@ static infer_status load_folder(infer_hal *h, const infer_hal_options *opt, cons
     for (size_t i = 0; i < n && s != INFER_E_NO_MEMORY; i++) {
         char name[64];
         infer_module_name(paths[i], name, sizeof name);
-        if (known(h, name) || (opt->allow && !listed(opt->allow, name)) || listed(opt->deny, name)) {
+        if (known(h, name, paths[i]) || (opt->allow && !listed(opt->allow, name)) || listed(opt->deny, name)) {
             infer_log_write(&h->log, INFER_LOG_DEBUG, "hal", "%s is left out", paths[i]);
             continue;
         }
@@ -300,6 +301,14 @@ static int hidden(const char *list, const infer_device_info *info)
     return list && !listed(list, index) && !(info->uuid[0] && listed(list, info->uuid));
 }
 
+static int taken(const infer_hal *h, const char *id)
+{
+    for (uint32_t i = 0; i < h->n_devices; i++)
+        if (!strcmp(h->devices[i]->id, id))
+            return 1;
+    return 0;
+}
+
 static infer_status keep_row(infer_hal *h, uint32_t backend, const infer_device_info *info)
 {
     const hal_backend *b = h->backends[backend];
@@ -316,6 +325,11 @@ static infer_status keep_row(infer_hal *h, uint32_t backend, const infer_device_
     i->name[sizeof i->name - 1] = i->pci[sizeof i->pci - 1] = i->uuid[sizeof i->uuid - 1] = 0;
     i->driver[sizeof i->driver - 1] = i->arch[sizeof i->arch - 1] = i->reason[sizeof i->reason - 1] = 0;
     snprintf(row->id, sizeof row->id, "%s%u", b->desc.device_prefix, i->index);
+    if (taken(h, row->id)) {
+        infer_log_write(&h->log, INFER_LOG_WARN, "hal", "backend %s shows a second %s: left out", b->name, row->id);
+        infer_free(row);
+        return INFER_OK;
+    }
     const char *var = b->desc.visibility;
     if (var && !i->status && hidden(infer_env_get(var), i)) {
         i->status = INFER_E_NO_DEVICE;

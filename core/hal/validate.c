@@ -72,9 +72,13 @@ infer_status hal_validate_view(infer_hal_dev *d, const infer_graph_view *view, i
         for (uint32_t k = 0; k < node->op->n_in + node->op->n_out; k++) {
             const infer_tensor_desc *t = (const infer_tensor_desc *)(const void *)((const char *)node->op->tensors +
                                                                                    (uint64_t)k * node->op->tensor_size);
-            if (t->flags & INFER_TENSOR_ABSENT || t->layout != INFER_LAYOUT_CANONICAL)
+            if (t->flags & INFER_TENSOR_ABSENT || node->operands[k].slot == INFER_SLOT_ABSENT ||
+                t->layout != INFER_LAYOUT_CANONICAL)
                 continue;
             uint64_t need;
+            if (node->operands[k].offset % d->props.buffer_align)
+                return infer_error_set(err, INFER_E_INVALID, "program for %s, node %u: operand %u is not aligned to %u",
+                                       d->row->id, i, k, d->props.buffer_align);
             INFER_TRY(infer_tensor_bytes(t, &need));
             if (node->operands[k].size < need)
                 return infer_error_set(

@@ -571,6 +571,8 @@ static void test_backend_lost(void **state)
     infer_hal_buf_free(&b);
     infer_hal_close(other);
     infer_hal_close(ref);
+    assert_int_equal(infer_hal_open(the_hal, "fakea1", &other, &e), INFER_E_BACKEND_LOST);
+    assert_string_equal(e.text, "open fakea1: its backend was lost; start anew");
 }
 
 /* ---- Queries, edges, links ----------------------------------------------------------------------------------------

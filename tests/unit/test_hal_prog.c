@@ -262,6 +262,10 @@ static void test_bad_views(void **state)
     assert_int_equal(infer_hal_prog_build(d, &g.view, &p, NULL, &e), INFER_E_INVALID);
     assert_non_null(strstr(e.text, "its tensor needs"));
     make_graph(&g);
+    g.o1[0].offset += 4;
+    assert_int_equal(infer_hal_prog_build(d, &g.view, &p, NULL, &e), INFER_E_INVALID);
+    assert_non_null(strstr(e.text, "not aligned to 8"));
+    make_graph(&g);
     g.t1[3].shape[1] = N + 1;
     assert_int_equal(infer_hal_prog_build(d, &g.view, &p, NULL, &e), INFER_E_INVALID);
     make_graph(&g);

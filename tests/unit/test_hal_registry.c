@@ -196,6 +196,8 @@ static void test_identity(void **state)
     fake_plugins[0].desc.rank = 10;
     fake_plugins[1].desc.rank = 20;
     fake_plugins[2].desc.rank = 5;
+    fake_plugins[2].n_rows = 3; /* the last one's number is there already */
+    fake_plugins[2].rows[2] = fake_plugins[2].rows[1];
     add_all(h);
     assert_int_equal(infer_hal_probe(h, NULL), INFER_OK);
     assert_int_equal(infer_hal_probe(h, NULL), INFER_OK);
