@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "model/private.h"
 #include "ops/ops.h"
+#include "quant/quant.h"
 
 /* "backend.key=value": the value of a setting, NULL when it was not given. The last one given wins. */
 static const char *setting(void *user, const char *backend, const char *key)
@@ -159,6 +160,12 @@ infer_status infer_runtime_device_detail(infer_runtime *rt, const char *id, infe
     }
     infer_hal_close(d);
     return s;
+}
+
+const char *infer_format_name(infer_format format)
+{
+    const infer_format_info *info = infer_format_get(format);
+    return info ? info->name : NULL;
 }
 
 infer_status infer_runtime_topology_json(const infer_runtime *rt, char **json, infer_error *err)

@@ -9,7 +9,7 @@
 
 #include "chat.h"
 
-infer_status chat_create(chat *c, const opts *o, infer_file *file, const infer_tokenizer *tok, infer_error *err)
+infer_status chat_create(chat_format *c, const opts *o, infer_file *file, const infer_tokenizer *tok, infer_error *err)
 {
     memset(c, 0, sizeof *c);
     c->tokenizer = tok;
@@ -46,7 +46,7 @@ fail:
     return st;
 }
 
-void chat_destroy(chat *c)
+void chat_destroy(chat_format *c)
 {
     if (c->tmpl)
         infer_template_destroy(c->tmpl);
@@ -83,7 +83,7 @@ done:
 }
 
 /* A copy of one message with plain text as content. */
-static json_t *plain_message(const chat *c, const json_t *m, size_t i, infer_error *err)
+static json_t *plain_message(const chat_format *c, const json_t *m, size_t i, infer_error *err)
 {
     const char *role = json_string_value(json_object_get(m, "role"));
     if (!json_is_object(m) || !role) {
@@ -123,7 +123,7 @@ static int set_token_text(json_t *vars, const char *name, const infer_tokenizer 
     return json_object_set_new(vars, name, json_stringn(s ? s : "", s ? n : 0));
 }
 
-infer_status chat_render(const chat *c, const json_t *messages, const json_t *tools, int add_generation_prompt,
+infer_status chat_render(const chat_format *c, const json_t *messages, const json_t *tools, int add_generation_prompt,
                          const json_t *extra, char **out, size_t *n, infer_error *err)
 {
     if (!c->tmpl)

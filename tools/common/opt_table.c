@@ -35,7 +35,8 @@ const opt_row opt_rows[] = {
     {OPT_VERBOSE, "verbose", "-v", PROG_ALL, OPT_COUNT, 0, 0, 0, 0, G_GENERAL, "log more; twice: debug", 0},
     {OPT_LOG_FORMAT, "log-format", "", PROG_ALL, OPT_CHOICE, "text|json", "text", 0, 0, G_GENERAL,
      "form of log lines on stderr", 0},
-    {OPT_LIST_DEVICES, "list-devices", "", ENGINE, OPT_FLAG, 0, 0, 0, 0, G_GENERAL, "list the devices and leave", 0},
+    {OPT_LIST_DEVICES, "list-devices", "", PROG_RUN | PROG_SERVE | PROG_BENCH, OPT_FLAG, 0, 0, 0, 0, G_GENERAL,
+     "list the devices and leave", 0},
 
     {OPT_MODEL, "model", "-m", LOADS, OPT_STRING, "FILE", 0, 0, 0, G_MODEL, "model file (GGUF)", 0},
     {OPT_CTX_SIZE, "ctx-size", "-c --max-model-len", PROG_RUN | PROG_SERVE | PROG_PROBE, OPT_INT, "N", "0", 0, I31,
@@ -64,7 +65,7 @@ const opt_row opt_rows[] = {
     {OPT_SAVE_PLAN, "save-plan", "", LOADS, OPT_STRING, "FILE", 0, 0, 0, G_PLACE, "", ""},
     {OPT_PARALLEL, "parallel", "-np --max-num-seqs", PROG_SERVE | PROG_PROBE, OPT_INT, "N", "8", 1, 65536, G_PLACE,
      "sequences that may run at once", 0},
-    {OPT_PARALLEL, "parallel", "-np --max-num-seqs", PROG_RUN | PROG_EVAL, OPT_INT, "N", "1", 1, 65536, G_PLACE,
+    {OPT_PARALLEL, "parallel", "-np --max-num-seqs", PROG_RUN, OPT_INT, "N", "1", 1, 65536, G_PLACE,
      "sequences that the cache has room for", 0},
     {OPT_MAX_BATCHED_TOKENS, "max-num-batched-tokens", "-b --batch-size", LOADS, OPT_INT, "N", "512", 1, 1 << 20,
      G_PLACE, "tokens of one step", 0},

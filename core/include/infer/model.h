@@ -76,6 +76,9 @@ typedef struct infer_device_detail {
 INFER_API infer_status infer_runtime_device_detail(infer_runtime *rt, const char *id, infer_device_detail *out,
                                                    infer_error *err);
 
+/* A format's lower-case name ("q4_0", "bf16"), NULL for an unknown id. Static. Any thread. */
+INFER_API const char *infer_format_name(infer_format format);
+
 /* Facts of the machine from hwloc as one JSON object, owned (infer_text_free). */
 INFER_API infer_status infer_runtime_topology_json(const infer_runtime *rt, char **json, infer_error *err);
 

@@ -1,0 +1,176 @@
+/*
+ * Measures through the engine API alone: times are those at which events arrive.
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "config.h"
+
+#include <stdlib.h>
+
+#include "bench.h"
+
+typedef struct wave {
+    infer_engine *engine;
+    uint32_t n_seq;
+    uint64_t *ids;    /* of the requests */
+    uint8_t *started; /* has its first token */
+    uint32_t n_started, n_done;
+    uint64_t t_submit, t_all_started; /* when the last sequence had its first token */
+    uint64_t counted, t_counted;      /* tokens since then, and when the last of `wanted` came */
+    uint64_t wanted;
+} wave;
+
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t x = *state += UINT64_C(0x9E3779B97F4A7C15); /* SplitMix64 */
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return x ^ x >> 31;
+}
+
+/* A token that is no control token: any will do for speed. */
+static int32_t random_token(const infer_tokenizer *tok, uint64_t *random)
+{
+    uint32_t n = infer_tokenizer_n_tokens(tok);
+    for (int i = 0; i < 64; i++) {
+        int32_t id = (int32_t)(next_random(random) % n);
+        if (infer_tokenizer_type(tok, id) == INFER_TOKEN_NORMAL)
+            return id;
+    }
+    return 0;
+}
+
+/* Tokens of slack a request needs: while later prompts are still read, earlier sequences go on. */
+static uint32_t slack(const bench_test *t, uint32_t step_tokens)
+{
+    uint64_t reading = ((uint64_t)t->n_seq * (t->depth + 1)) / (step_tokens ? step_tokens : 1) + t->n_seq + 4;
+    return reading > 65536 ? 65536 : (uint32_t)reading;
+}
+
+uint32_t bench_ctx(const bench_test *t, uint32_t step_tokens)
+{
+    return t->n_prompt ? t->depth + t->n_prompt + 2 : t->depth + 1 + t->n_gen + slack(t, step_tokens) + 2;
+}
+
+/* Submits n_seq requests with `prompt` random tokens each. */
+static infer_status start(wave *w, const session *s, uint32_t prompt, int64_t max_tokens, uint64_t *random,
+                          infer_error *err)
+{
+    int32_t *ids = malloc(prompt * sizeof *ids);
+    if (!ids)
+        return infer_error_set(err, INFER_E_NO_MEMORY, "making prompts: out of memory");
+    infer_status st = INFER_OK;
+    w->t_submit = infer_engine_now();
+    for (uint32_t i = 0; i < w->n_seq && st >= 0; i++) {
+        for (uint32_t k = 0; k < prompt; k++)
+            ids[k] = random_token(s->tokenizer, random);
+        infer_request r = {.struct_size = sizeof r, .flags = INFER_REQ_IGNORE_EOS, .prompt = ids, .n_prompt = prompt};
+        r.max_tokens = max_tokens;
+        st = infer_engine_submit(w->engine, &r, &w->ids[i], err);
+        if (st < 0)
+            w->n_done += w->n_seq - i; /* those were never there */
+    }
+    free(ids);
+    return st;
+}
+
+static infer_status take(wave *w, const infer_event *e, uint64_t now, infer_error *err)
+{
+    uint32_t i = 0;
+    while (i < w->n_seq && w->ids[i] != e->id)
+        i++;
+    if (i == w->n_seq)
+        return INFER_OK;
+    if (e->type == INFER_EVENT_DONE) {
+        w->n_done++;
+        if (e->finish == INFER_FINISH_ERROR)
+            return infer_error_set(err, e->status < 0 ? e->status : INFER_E_INTERNAL, "measuring: %s",
+                                   e->error && *e->error ? e->error : infer_status_name(e->status));
+        return INFER_OK;
+    }
+    if (!w->started[i]) {
+        w->started[i] = 1;
+        if (++w->n_started == w->n_seq)
+            w->t_all_started = now;
+    } else if (w->n_started == w->n_seq && w->counted < w->wanted && ++w->counted == w->wanted) {
+        w->t_counted = now;
+    }
+    return INFER_OK;
+}
+
+static void cancel_all(const wave *w)
+{
+    for (uint32_t i = 0; i < w->n_seq; i++)
+        infer_engine_cancel(w->engine, w->ids[i]);
+}
+
+/* Runs a wave until `wanted` tokens were counted after every sequence had started, then lets it end. */
+static infer_status run_wave(wave *w, const session *s, uint32_t n_seq, uint32_t prompt, int64_t max_tokens,
+                             uint64_t wanted, uint64_t *random, infer_error *err)
+{
+    *w = (wave){.engine = s->engine, .n_seq = n_seq, .wanted = wanted};
+    w->ids = calloc(n_seq, sizeof *w->ids);
+    w->started = calloc(n_seq, 1);
+    infer_status st = w->ids && w->started
+                          ? start(w, s, prompt, max_tokens, random, err)
+                          : infer_error_set(err, INFER_E_NO_MEMORY, "measuring %u sequences: out of memory", n_seq);
+    int cancelled = 0;
+    while (w->ids && w->started && w->n_done < n_seq) {
+        const infer_event *events;
+        uint32_t n;
+        if (!cancelled && (st < 0 || (w->n_started == n_seq && w->counted == wanted))) {
+            cancel_all(w);
+            cancelled = 1;
+        }
+        infer_status p = infer_engine_poll(w->engine, -1, &events, &n);
+        if (p < 0) {
+            st = infer_error_set(err, p, "measuring: the engine failed: %s", infer_status_name(p));
+            break;
+        }
+        uint64_t now = infer_engine_now();
+        for (uint32_t i = 0; i < n; i++) {
+            infer_status t = take(w, &events[i], now, st >= 0 ? err : NULL);
+            if (t < 0)
+                st = t;
+        }
+    }
+    free(w->ids);
+    free(w->started);
+    if (st >= 0 && (w->n_started < n_seq || w->counted < wanted))
+        st = infer_error_set(err, INFER_E_INTERNAL, "measuring: sequences ended before enough tokens were made");
+    return st;
+}
+
+static infer_status time_prompt(session *s, uint32_t n_seq, uint32_t prompt, uint64_t *random, double *seconds,
+                                infer_error *err)
+{
+    wave w;
+    infer_status st = run_wave(&w, s, n_seq, prompt, 1, 0, random, err);
+    if (st >= 0)
+        *seconds = (double)(w.t_all_started - w.t_submit) / 1e9;
+    return st;
+}
+
+infer_status bench_measure(session *s, const bench_test *t, uint64_t *random, double *rate, infer_error *err)
+{
+    double with = 0, without = 0, tokens;
+    infer_status st;
+    if (t->n_prompt) {
+        /* At a depth: the time of all tokens less that of those before. */
+        if ((st = time_prompt(s, t->n_seq, t->depth + t->n_prompt, random, &with, err)) < 0 ||
+            (t->depth && (st = time_prompt(s, t->n_seq, t->depth, random, &without, err)) < 0))
+            return st;
+        tokens = (double)t->n_prompt * t->n_seq;
+    } else {
+        wave w;
+        uint64_t wanted = (uint64_t)t->n_gen * t->n_seq;
+        st = run_wave(&w, s, t->n_seq, t->depth + 1, -1, wanted, random, err);
+        if (st < 0)
+            return st;
+        with = (double)(w.t_counted - w.t_all_started) / 1e9;
+        tokens = (double)wanted;
+    }
+    if (with <= without)
+        return infer_error_set(err, INFER_E_INTERNAL, "measuring: too short to time; ask for more tokens");
+    *rate = tokens / (with - without);
+    return INFER_OK;
+}
