@@ -88,18 +88,7 @@ infer_status cpu_op_query(infer_device *dev, const infer_op_desc *ops, uint32_t 
 uint64_t cpu_bytes(const infer_device *dev, infer_format f, int64_t n)
 {
     const kern_format *k = f < INFER_FMT_COUNT ? &dev->kern->format[f] : &dev->kern->format[0];
-    if (k->unpack)
-        return (uint64_t)(n / k->block_elems) * k->block_bytes;
-    switch (f) {
-    case INFER_FMT_I16:
-    case INFER_FMT_U16:
-        return (uint64_t)n * 2;
-    case INFER_FMT_F64:
-    case INFER_FMT_I64:
-        return (uint64_t)n * 8;
-    default:
-        return (uint64_t)n * 4;
-    }
+    return k->unpack ? (uint64_t)(n / k->block_elems) * k->block_bytes : (uint64_t)n * 8; /* 64-bit integers */
 }
 
 static void view_of(const infer_device *dev, const infer_tensor_desc *t, const infer_range *r, cpu_view *v)

@@ -114,19 +114,23 @@ void kern_unpack_e5m2(const void *src, float *dst, int64_t n)
         dst[i] = kern_f16_to_f32((uint16_t)(p[i] << 8));
 }
 
-void kern_unpack_i8(const void *src, float *dst, int64_t n)
-{
-    const int8_t *p = src;
-    for (int64_t i = 0; i < n; i++)
-        dst[i] = (float)p[i];
-}
-
-void kern_unpack_u8(const void *src, float *dst, int64_t n)
-{
-    const uint8_t *p = src;
-    for (int64_t i = 0; i < n; i++)
-        dst[i] = (float)p[i];
-}
+#define UNPACK_NUMBER(name, type)                                                                                      \
+    void kern_unpack_##name(const void *src, float *dst, int64_t n)                                                    \
+    {                                                                                                                  \
+        const uint8_t *p = src;                                                                                        \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            type v;                                                                                                    \
+            memcpy(&v, p + (size_t)i * sizeof v, sizeof v);                                                            \
+            dst[i] = (float)v;                                                                                         \
+        }                                                                                                              \
+    }
+UNPACK_NUMBER(f64, double)
+UNPACK_NUMBER(i8, int8_t)
+UNPACK_NUMBER(u8, uint8_t)
+UNPACK_NUMBER(i16, int16_t)
+UNPACK_NUMBER(u16, uint16_t)
+UNPACK_NUMBER(i32, int32_t)
+UNPACK_NUMBER(u32, uint32_t)
 
 void kern_unpack_u4(const void *src, float *dst, int64_t n)
 {
@@ -287,6 +291,6 @@ void kern_unpack_q6_k(const void *src, float *dst, int64_t n)
     }
 }
 
-#define ROW(id, name, elems, bytes)   [INFER_FMT_##id] = {elems, bytes, kern_unpack_##name, NULL, NULL},
-#define ROW_P(id, name, elems, bytes) [INFER_FMT_##id] = {elems, bytes, kern_unpack_##name, kern_pack_##name, NULL},
-const kern_format kern_generic_formats[INFER_FMT_COUNT] = {KERN_PLAIN_FORMATS(ROW_P) KERN_FORMATS(ROW)};
+#define ROW(id, name, elems, bytes) [INFER_FMT_##id] = {elems, bytes, kern_unpack_##name, kern_pack_##name, NULL},
+const kern_format kern_generic_formats[INFER_FMT_COUNT] = {KERN_PLAIN_FORMATS(ROW) KERN_NUMBER_FORMATS(KERN_ROW)
+                                                               KERN_BLOCK_FORMATS(KERN_ROW)};

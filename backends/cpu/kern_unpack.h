@@ -4,33 +4,43 @@
 
 #include "kern.h"
 
-/* X(id, name, elements of a block, bytes of a block); the plain ones also have a pack function. */
+/* X(id, name, elements of a block, bytes of a block) for every format: those that pack too, other numbers, blocks. */
 #define KERN_PLAIN_FORMATS(X)                                                                                          \
     X(F32, f32, 1, 4)                                                                                                  \
     X(F16, f16, 1, 2)                                                                                                  \
     X(BF16, bf16, 1, 2)
-#define KERN_FORMATS(X)                                                                                                \
+#define KERN_NUMBER_FORMATS(X)                                                                                         \
     X(F8_E4M3, e4m3, 1, 1)                                                                                             \
     X(F8_E5M2, e5m2, 1, 1)                                                                                             \
+    X(F64, f64, 1, 8)                                                                                                  \
     X(I8, i8, 1, 1)                                                                                                    \
     X(U8, u8, 1, 1)                                                                                                    \
+    X(I16, i16, 1, 2)                                                                                                  \
+    X(U16, u16, 1, 2)                                                                                                  \
+    X(I32, i32, 1, 4)                                                                                                  \
+    X(U32, u32, 1, 4)                                                                                                  \
     X(U4, u4, 2, 1)                                                                                                    \
-    X(E8M0, e8m0, 1, 1)                                                                                                \
+    X(E8M0, e8m0, 1, 1)
+#define KERN_BLOCK_FORMATS(X)                                                                                          \
     X(Q4_0, q4_0, 32, 18)                                                                                              \
     X(Q4_1, q4_1, 32, 20)                                                                                              \
     X(Q5_0, q5_0, 32, 22)                                                                                              \
     X(Q5_1, q5_1, 32, 24)                                                                                              \
     X(Q8_0, q8_0, 32, 34)                                                                                              \
+    X(MXFP4, mxfp4, 32, 17)                                                                                            \
     X(Q2_K, q2_k, 256, 84)                                                                                             \
     X(Q3_K, q3_k, 256, 110)                                                                                            \
     X(Q4_K, q4_k, 256, 144)                                                                                            \
     X(Q5_K, q5_k, 256, 176)                                                                                            \
-    X(Q6_K, q6_k, 256, 210)                                                                                            \
-    X(MXFP4, mxfp4, 32, 17)
+    X(Q6_K, q6_k, 256, 210)
+
+/* A row of a table: unpack only. */
+#define KERN_ROW(id, name, elems, bytes) [INFER_FMT_##id] = {elems, bytes, kern_unpack_##name, NULL, NULL},
 
 #define KERN_DECLARE(id, name, elems, bytes) void kern_unpack_##name(const void *src, float *dst, int64_t n);
 KERN_PLAIN_FORMATS(KERN_DECLARE)
-KERN_FORMATS(KERN_DECLARE)
+KERN_NUMBER_FORMATS(KERN_DECLARE)
+KERN_BLOCK_FORMATS(KERN_DECLARE)
 #undef KERN_DECLARE
 void kern_pack_f32(const float *src, void *dst, int64_t n);
 void kern_pack_f16(const float *src, void *dst, int64_t n);
