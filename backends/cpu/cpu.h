@@ -59,7 +59,6 @@ void cpu_buf_free(infer_device *dev, infer_buffer *buf);
 infer_status cpu_buf_import_host(infer_device *dev, void *p, uint64_t bytes, infer_buffer **out);
 infer_status cpu_buf_map(infer_device *dev, const infer_range *range, void **out);
 void cpu_buf_unmap(infer_device *dev, const infer_range *range, void *p);
-infer_status cpu_weight_plan(infer_device *dev, const infer_weight_desc *desc, infer_weight_plan *out);
 infer_status cpu_kv_query(infer_device *dev, const infer_kv_spec *spec, infer_kv_answer *out);
 
 /* cpu_queue.c */

@@ -26,6 +26,15 @@ infer_status cpu_fail(const infer_host *host, infer_status status, const char *f
     return status;
 }
 
+/* Copies as much of a struct as the caller's is long, leaving its struct_size. */
+static void copy_out(void *out, const void *in, uint32_t size)
+{
+    uint32_t have;
+    memcpy(&have, out, sizeof have);
+    if (have > sizeof have)
+        memcpy((char *)out + sizeof have, (const char *)in + sizeof have, (have < size ? have : size) - sizeof have);
+}
+
 /* ---- Memory of the system and of its control groups ------------------------------------------------------------ */
 
 static int read_number(const char *path, uint64_t *out)
@@ -163,7 +172,7 @@ infer_status cpu_probe(const infer_host *host, infer_device_info *out, uint32_t 
         cpu_name(d.name, sizeof d.name, u.machine);
         snprintf(d.arch, sizeof d.arch, "%.47s", u.machine);
         cpu_memory_free(&d.memory_total);
-        out[0] = d;
+        copy_out(out, &d, sizeof d);
     }
     *n = 1;
     return INFER_OK;
@@ -251,15 +260,6 @@ void cpu_dev_close(infer_device *dev)
 
 /* ---- Properties ------------------------------------------------------------------------------------------------ */
 
-/* Copies as much of a struct as the caller's is long, leaving its struct_size. */
-static void copy_out(void *out, const void *in, uint32_t size)
-{
-    uint32_t have;
-    memcpy(&have, out, sizeof have);
-    if (have > sizeof have)
-        memcpy((char *)out + sizeof have, (const char *)in + sizeof have, (have < size ? have : size) - sizeof have);
-}
-
 infer_status cpu_dev_props(infer_device *dev, infer_device_props *out)
 {
     infer_device_props p = {.struct_size = sizeof p};
@@ -285,7 +285,7 @@ infer_status cpu_dev_heaps(infer_device *dev, infer_heap_info *out, uint32_t cap
         infer_heap_info h = {.struct_size = sizeof h, .granularity = 64, .align = 64, .numa_node = -1};
         h.flags = INFER_HEAP_HOST_VISIBLE | INFER_HEAP_COHERENT | INFER_HEAP_DEVICE_LOCAL;
         cpu_memory_free(&h.size);
-        out[0] = h;
+        copy_out(out, &h, sizeof h);
     }
     *n = 1;
     return INFER_OK;

@@ -1,4 +1,5 @@
-/* Buffers of the CPU backend (ordinary host memory), and how weights and cache groups lie in them: as they come.
+/* Buffers of the CPU backend (ordinary host memory), and how cache groups lie in them: canonically. Weights too, which
+ * is the core's default: it binds a mapped file's bytes in place.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
@@ -72,59 +73,6 @@ void cpu_buf_unmap(infer_device *dev, const infer_range *range, void *p)
     (void)dev;
     (void)range;
     (void)p;
-}
-
-static uint64_t ceil_div(uint64_t a, uint64_t b)
-{
-    return b ? (a + b - 1) / b : 1;
-}
-
-/* Bytes of one [n][k] matrix with its planes; 0: not representable. */
-static uint64_t matrix_bytes(const kern_format *formats, const infer_quant *q, uint64_t n, uint64_t k)
-{
-    const kern_format *f = &formats[q->format];
-    if (!f->unpack || k % f->block_elems)
-        return 0;
-    uint64_t bytes = n * (k / f->block_elems) * f->block_bytes;
-    uint64_t entries = (q->group_n ? ceil_div(n, q->group_n) : 1) * (q->group_k ? ceil_div(k, q->group_k) : 1);
-    const infer_format side[2] = {q->scale_format, q->zero_format};
-    for (int i = 0; i < 2; i++)
-        if (side[i]) {
-            const kern_format *sf = side[i] < INFER_FMT_COUNT ? &formats[side[i]] : &formats[0];
-            if (!sf->unpack)
-                return 0;
-            bytes = ceil_div(bytes, 256) * 256 + ceil_div(entries, sf->block_elems) * sf->block_bytes;
-        }
-    return bytes;
-}
-
-infer_status cpu_weight_plan(infer_device *dev, const infer_weight_desc *desc, infer_weight_plan *out)
-{
-    const infer_quant *q = &desc->quant;
-    if (q->format >= INFER_FMT_COUNT || desc->rank < 1 || desc->rank > 3)
-        return cpu_fail(dev->host, INFER_E_UNSUPPORTED, "cpu: weight of format %u, rank %u", q->format, desc->rank);
-    uint64_t shape[3] = {1, 1, 1};
-    for (uint32_t i = 0; i < desc->rank; i++)
-        shape[3 - desc->rank + i] = (uint64_t)desc->shape[i];
-    const infer_shard *cut = &desc->shard;
-    if (cut->of > 0) {
-        uint64_t *axis = cut->axis == 0 ? &shape[1] : cut->axis == 1 ? &shape[2] : &shape[0];
-        *axis = *axis / cut->of * cut->count;
-    }
-    uint64_t bytes = shape[0] * matrix_bytes(dev->kern->format, q, shape[1], shape[2]);
-    if (!bytes)
-        return cpu_fail(dev->host, INFER_E_UNSUPPORTED, "cpu: weight of format %u, %llu columns", q->format,
-                        (unsigned long long)shape[2]);
-    infer_weight_plan p = {.struct_size = out->struct_size, .layout = INFER_LAYOUT_CANONICAL, .align = 4};
-    /* A cut along columns, or side planes that lie apart in the file, are put together in an image. */
-    if (!q->scale_format && (cut->of == 0 || cut->axis != 1))
-        p.flags = INFER_WEIGHT_IN_PLACE;
-    if (q->scale_format)
-        p.align = 256;
-    p.packed_bytes = bytes;
-    p.format = q->format;
-    *out = p;
-    return INFER_OK;
 }
 
 infer_status cpu_kv_query(infer_device *dev, const infer_kv_spec *spec, infer_kv_answer *out)

@@ -26,7 +26,6 @@ static const infer_backend_ops ops = {
     .buf_map = cpu_buf_map,
     .buf_unmap = cpu_buf_unmap,
     .buf_import_host = cpu_buf_import_host,
-    .weight_plan = cpu_weight_plan,
     .cmd_update = cpu_cmd_update,
     .kv_query = cpu_kv_query,
 };

@@ -9,7 +9,8 @@
 infer_status cpu_queue_create(infer_device *dev, uint32_t classes, infer_queue **out)
 {
     const infer_host *host = dev->host;
-    (void)classes;
+    if (!(classes & (INFER_QUEUE_COMPUTE | INFER_QUEUE_COPY)) || classes & ~(INFER_QUEUE_COMPUTE | INFER_QUEUE_COPY))
+        return cpu_fail(host, INFER_E_INVALID, "cpu: queue of classes %x", classes);
     infer_queue *q = host->alloc(host->ctx, sizeof *q, 64);
     if (!q)
         return cpu_fail(host, INFER_E_NO_MEMORY, "cpu: no memory for a queue");

@@ -1,0 +1,12 @@
+#!/bin/sh
+# The conformance kit on the CPU backend: the portable kernels on one thread, then the best ones on three.
+# SPDX-License-Identifier: Apache-2.0
+set -e
+for settings in "--set isa=generic --set threads=1" "--set isa=auto --set threads=3"; do
+    text=`$INFER_BUILDDIR/infer-conform --backend cpu $settings` || { echo "$text"; exit 1; }
+    echo "$text"
+    case "$text" in
+    *", 1 ops fall back"*) ;; # gated_mlp
+    *) echo "check-conform: other ops than gated_mlp are left to the host"; exit 1 ;;
+    esac
+done
