@@ -12,6 +12,8 @@
 #include "text/bpe.h"
 #include "text/utf8.h"
 
+#define MARK "\xE2\x96\x81" /* U+2581, SentencePiece's space */
+
 /* ---- Tables ---------------------------------------------------------------------------------------------------- */
 
 void infer_bpe_init(infer_bpe *b, const infer_pieces *pieces, int byte_fallback)
@@ -30,32 +32,63 @@ void infer_bpe_init(infer_bpe *b, const infer_pieces *pieces, int byte_fallback)
     }
 }
 
-infer_status infer_bpe_merges_init(infer_bpe *b, uint32_t n, infer_error *err)
+/* Where the search for a pair begins. */
+static uint32_t merge_slot(const infer_bpe *b, int32_t left, int32_t right)
 {
-    uint64_t slots = (uint64_t)n * 5 / 3 + 16; /* load of at most 0.6 */
-    if (slots > INT32_MAX)
-        return infer_error_set(err, INFER_E_TOO_LARGE, "vocabulary: %u merges are over the limit", n);
-    b->merge = infer_malloc((size_t)slots * sizeof *b->merge);
-    if (!b->merge)
-        return infer_error_set(err, INFER_E_NO_MEMORY, "vocabulary: no memory for %u merges", n);
-    memset(b->merge, 0xFF, (size_t)slots * sizeof *b->merge);
-    b->n_slots = (uint32_t)slots;
-    return INFER_OK;
+    uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15u;
+    h ^= h >> 32;
+    h *= 0xBF58476D1CE4E5B9u;
+    return (uint32_t)((h >> 32) * b->n_slots >> 32); /* the hash's high half, scaled to the table */
 }
 
 /* The pair's slot, or the empty one where it belongs. */
 static struct bpe_merge *find_merge(const infer_bpe *b, int32_t left, int32_t right)
 {
-    uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15u;
-    h ^= h >> 32;
-    h *= 0xBF58476D1CE4E5B9u;
-    uint32_t i = (uint32_t)((h >> 32) * b->n_slots >> 32); /* the hash's high half, scaled to the table */
-    for (;;) {
+    for (uint32_t i = merge_slot(b, left, right);; i = i + 1 == b->n_slots ? 0 : i + 1) {
         struct bpe_merge *m = &b->merge[i];
         if (m->left < 0 || (m->left == left && m->right == right))
             return m;
-        i = i + 1 == b->n_slots ? 0 : i + 1;
     }
+}
+
+/* Whether a piece that merging makes has another character before a U+2581. */
+static int spans_mark(infer_str s)
+{
+    size_t i = 0;
+    while (s.n - i >= 3 && memcmp(s.p + i, MARK, 3) == 0)
+        i += 3;
+    return s.n > i && memmem(s.p + i, s.n - i, MARK, 3) != NULL;
+}
+
+/* Sets b->cut: texts of one word, as SentencePiece's are, then fall into many short parts. */
+static void find_cut(infer_bpe *b)
+{
+    const infer_pieces *p = b->pieces;
+    b->cut = infer_pieces_find(p, MARK, 3) >= 0;
+    for (uint32_t i = 0; b->cut && !b->by_score && i < b->n_merges; i++)
+        b->cut = !spans_mark(infer_pieces_get(p, (uint32_t)b->list[i].id));
+    for (uint32_t i = 0; b->cut && b->by_score && i < p->n; i++)
+        b->cut = b->priority[i] == UINT32_MAX || !spans_mark(infer_pieces_get(p, i));
+}
+
+infer_status infer_bpe_merges_done(infer_bpe *b, infer_error *err)
+{
+    enum { AHEAD = 16 }; /* slots asked for before they are needed: nearly each is a cache miss */
+    uint64_t slots = (uint64_t)b->n_merges * 5 / 3 + 16; /* load of at most 0.6 */
+    b->merge = slots > INT32_MAX ? NULL : infer_malloc((size_t)slots * sizeof *b->merge);
+    if (!b->merge)
+        return infer_error_set(err, INFER_E_NO_MEMORY, "vocabulary: no memory for %u merges", b->n_merges);
+    memset(b->merge, 0xFF, (size_t)slots * sizeof *b->merge);
+    b->n_slots = (uint32_t)slots;
+    for (uint32_t i = 0; i < b->n_merges; i++) {
+        if (i + AHEAD < b->n_merges)
+            __builtin_prefetch(&b->merge[merge_slot(b, b->list[i + AHEAD].left, b->list[i + AHEAD].right)], 1);
+        *find_merge(b, b->list[i].left, b->list[i].right) = b->list[i];
+    }
+    find_cut(b);
+    infer_free(b->list);
+    b->list = NULL;
+    return INFER_OK;
 }
 
 static int joins_to(infer_str whole, infer_str left, infer_str right)
@@ -100,8 +133,17 @@ infer_status infer_bpe_merge(infer_bpe *b, infer_str left, infer_str right, uint
                                l < 0   ? "the left part"
                                : r < 0 ? "the right part"
                                        : "the result");
+    if (b->n_merges == b->list_cap) {
+        size_t cap = b->list_cap ? (size_t)b->list_cap * 2 : 4096;
+        struct bpe_merge *list = cap > INT32_MAX ? NULL : infer_realloc_array(b->list, cap, sizeof *list);
+        if (!list)
+            return infer_error_set(err, INFER_E_NO_MEMORY, "vocabulary: no memory for merge %u", b->n_merges);
+        b->list = list;
+        b->list_cap = (uint32_t)cap;
+    }
+    b->list[b->n_merges] = (struct bpe_merge){l, r, b->n_merges, id};
+    b->n_merges++;
     *guess = (uint32_t)id;
-    *find_merge(b, l, r) = (struct bpe_merge){l, r, b->n_merges++, id};
     return INFER_OK;
 }
 
@@ -149,6 +191,7 @@ infer_status infer_bpe_scores(infer_bpe *b, const float *scores, infer_error *er
         b->priority[s[i].id] = rank;
     }
     b->by_score = 1;
+    find_cut(b);
 out:
     infer_free(s);
     return st;
@@ -157,6 +200,7 @@ out:
 void infer_bpe_free(infer_bpe *b)
 {
     infer_free(b->merge);
+    infer_free(b->list);
     infer_free(b->priority);
     *b = (infer_bpe){0};
 }
@@ -367,18 +411,9 @@ static void spell(const infer_bpe *b, const char *p, size_t n, infer_id_list *ou
     }
 }
 
-infer_status infer_bpe_encode(const infer_bpe *b, infer_bpe_scratch *s, const char *word, size_t n, infer_id_list *out,
-                              infer_error *err)
+static infer_status encode_part(const infer_bpe *b, infer_bpe_scratch *s, const char *word, size_t n,
+                                infer_id_list *out, infer_error *err)
 {
-    if (n > INT32_MAX)
-        return infer_error_set(err, INFER_E_TOO_LARGE, "encode: a word of %zu bytes is over the limit", n);
-    if (b->ignore_merges) {
-        int32_t id = infer_pieces_find(b->pieces, word, n);
-        if (id >= 0 && b->pieces->type[id] != INFER_TOKEN_CONTROL) {
-            infer_id_list_push(out, id);
-            return INFER_OK;
-        }
-    }
     struct bpe_symbol *symbol = grow(s->symbol, &s->symbol_cap, n, sizeof *symbol);
     if (!symbol)
         goto no_memory;
@@ -402,4 +437,36 @@ infer_status infer_bpe_encode(const infer_bpe *b, infer_bpe_scratch *s, const ch
     return INFER_OK;
 no_memory:
     return infer_error_set(err, INFER_E_NO_MEMORY, "encode: no memory for a word of %zu bytes", n);
+}
+
+/* Up to the next place that no merge spans. */
+static size_t part_length(const infer_bpe *b, const char *p, size_t n)
+{
+    size_t i = 0;
+    if (!b->cut)
+        return n;
+    while (n - i >= 3 && memcmp(p + i, MARK, 3) == 0)
+        i += 3;
+    const char *at = n > i ? memmem(p + i, n - i, MARK, 3) : NULL;
+    return at ? (size_t)(at - p) : n;
+}
+
+infer_status infer_bpe_encode(const infer_bpe *b, infer_bpe_scratch *s, const char *word, size_t n, infer_id_list *out,
+                              infer_error *err)
+{
+    if (n > INT32_MAX)
+        return infer_error_set(err, INFER_E_TOO_LARGE, "encode: a word of %zu bytes is over the limit", n);
+    if (b->ignore_merges) {
+        int32_t id = infer_pieces_find(b->pieces, word, n);
+        if (id >= 0 && b->pieces->type[id] != INFER_TOKEN_CONTROL) {
+            infer_id_list_push(out, id);
+            return INFER_OK;
+        }
+    }
+    infer_status st = INFER_OK;
+    for (size_t i = 0, k; st == INFER_OK && i < n; i += k) {
+        k = part_length(b, word + i, n - i);
+        st = encode_part(b, s, word + i, k, out, err);
+    }
+    return st;
 }

@@ -11,12 +11,13 @@
 #include "base/buf.h"
 #include "text/pieces.h"
 
-/* The model's tables. Zero-initialise, set the flags, then infer_bpe_merges_init and _merge for each merge, or
- * infer_bpe_scores. Immutable afterwards. */
+/* The model's tables. Zero-initialise, set the flags, then infer_bpe_init, and either infer_bpe_merge for each merge
+ * and infer_bpe_merges_done, or infer_bpe_scores. Immutable afterwards. */
 typedef struct infer_bpe {
     const infer_pieces *pieces;
     int by_score;         /* merge any two neighbours whose joint text is a piece, by priority[] */
     int ignore_merges;    /* a word that is a piece is that piece */
+    int cut;              /* no merge spans the place before a U+2581 that follows another character */
     int fuse_unk;         /* neighbouring unknown characters give one unknown token */
     int32_t unk;          /* -1: unknown characters give nothing */
     int has_bytes;        /* some byte_id is set */
@@ -26,18 +27,18 @@ typedef struct infer_bpe {
         int32_t left, right; /* left -1: an empty slot */
         uint32_t rank;
         int32_t id;
-    } * merge; /* hash table, open addressing */
-    uint32_t n_slots, n_merges;
+    } * merge, *list; /* hash table, open addressing; the merges until they are all in */
+    uint32_t n_slots, n_merges, list_cap;
     uint32_t *priority; /* by_score: rank of each piece, UINT32_MAX: never made */
 } infer_bpe;
 
 /* Fills the tables of characters and bytes; byte_fallback: unknown characters are spelled in byte pieces. */
 void infer_bpe_init(infer_bpe *b, const infer_pieces *pieces, int byte_fallback);
-infer_status infer_bpe_merges_init(infer_bpe *b, uint32_t n, infer_error *err);
 /* The next merge, in order of rank. *guess is any number at first, then left to this function: new pieces tend to
- * follow one another in the vocabulary. INFER_E_BAD_FILE where a part or the result is no piece. A repeated pair keeps
- * the later rank, as the reference does. */
+ * follow one another in the vocabulary. INFER_E_BAD_FILE where a part or the result is no piece; INFER_E_NO_MEMORY. */
 infer_status infer_bpe_merge(infer_bpe *b, infer_str left, infer_str right, uint32_t *guess, infer_error *err);
+/* After the last merge. Of a repeated pair the later rank counts, as in the reference. INFER_E_NO_MEMORY. */
+infer_status infer_bpe_merges_done(infer_bpe *b, infer_error *err);
 /* Scores, one a piece, higher first. INFER_E_BAD_FILE for one that is not a number. Only pieces that are normal or
  * user-defined are ever made. */
 infer_status infer_bpe_scores(infer_bpe *b, const float *scores, infer_error *err);

@@ -259,7 +259,8 @@ size_t infer_tokenizer_token_bytes(const infer_tokenizer *t, int32_t id, char *b
         token_bytes(t, id, &b, &single);
     }
     size_t n = b.failed ? 0 : b.n;
-    memcpy(buf, b.p, n < cap ? n : cap);
+    if (n && cap)
+        memcpy(buf, b.p, n < cap ? n : cap);
     if (b.p != local)
         infer_buf_free(&b);
     return n;

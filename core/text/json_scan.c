@@ -107,15 +107,21 @@ int infer_json_string(infer_json_cursor *c, infer_buf *out)
 /* Past a string whose content does not matter here. */
 static int skip_string(infer_json_cursor *c)
 {
-    c->i++;
-    while (c->i < c->n && c->p[c->i] != '"')
-        c->i += c->p[c->i] == '\\' ? 2 : 1;
-    if (c->i >= c->n) {
-        c->i = c->n;
-        return 0;
+    for (size_t from = c->i + 1; from < c->n;) {
+        const char *quote = memchr(c->p + from, '"', c->n - from);
+        if (!quote)
+            break;
+        size_t at = (size_t)(quote - c->p), slashes = 0;
+        while (at - slashes > c->i + 1 && c->p[at - slashes - 1] == '\\')
+            slashes++;
+        if (slashes % 2 == 0) {
+            c->i = at + 1;
+            return 1;
+        }
+        from = at + 1;
     }
-    c->i++;
-    return 1;
+    c->i = c->n;
+    return 0;
 }
 
 int infer_json_skip(infer_json_cursor *c, size_t *at, size_t *n)

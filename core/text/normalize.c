@@ -150,7 +150,8 @@ static void per_character(infer_norm_kind kind, infer_str in, infer_buf *out)
         uint32_t cp;
         i += infer_utf8_get(in.p + i, in.n - i, &cp);
         if (kind == INFER_NORM_STRIP_ACCENTS) {
-            if (utf8proc_category((utf8proc_int32_t)cp) != UTF8PROC_CATEGORY_MN)
+            utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
+            if (c != UTF8PROC_CATEGORY_MN && c != UTF8PROC_CATEGORY_MC && c != UTF8PROC_CATEGORY_ME)
                 infer_buf_put_utf8(out, cp);
         } else if (cp == 0x130) {
             infer_buf_puts(out, "i\xCC\x87"); /* the one lower case of two characters */

@@ -20,7 +20,7 @@ typedef enum infer_norm_kind {
     INFER_NORM_PREPEND, /* `to` in front of a text that is not empty */
     INFER_NORM_LOWERCASE,
     INFER_NORM_STRIP,         /* white space at the ends chosen by strip_left and strip_right */
-    INFER_NORM_STRIP_ACCENTS, /* nonspacing marks go */
+    INFER_NORM_STRIP_ACCENTS, /* combining marks go */
     INFER_NORM_SQUEEZE,       /* spaces: none at the ends, one where there were more */
 } infer_norm_kind;
 

@@ -222,6 +222,8 @@ static infer_status split_added(infer_encoder *e, const infer_added *added, infe
             continue;
         if (tok->single_word && (word_before(text, start) || word_after(text, end)))
             continue;
+        if (start < done) /* inside the spaces that the one before took */
+            continue;
         if (tok->lstrip)
             start = spaces_before(text, start, done);
         if (tok->rstrip)
@@ -229,7 +231,7 @@ static infer_status split_added(infer_encoder *e, const infer_added *added, infe
         if (start > done)
             s = next(e, infer_str_of(text.p + done, start - done), at_start && done == 0);
         infer_id_list_push(&e->ids, tok->id);
-        done = end > done ? end : done;
+        done = end;
     }
     if (s == INFER_OK && done < text.n)
         s = next(e, infer_str_of(text.p + done, text.n - done), at_start && done == 0);

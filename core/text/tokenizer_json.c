@@ -94,9 +94,13 @@ static infer_status parse_json(infer_tj *j, const char *file, const char *p, siz
     *out = json_loadb(p, n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &e);
     if (*out && json_is_object(*out))
         return INFER_OK;
-    int memory = !*out && json_error_code(&e) == json_error_out_of_memory;
+    /* The parser gives some failed allocations no code, others that of a syntax error: these cannot be told apart. */
+    int memory =
+        !*out && (json_error_code(&e) == json_error_unknown || json_error_code(&e) == json_error_out_of_memory);
     return infer_error_set(j->err, memory ? INFER_E_NO_MEMORY : INFER_E_BAD_FILE, "%s: %s", file,
-                           *out ? "not an object" : e.text);
+                           *out     ? "not an object"
+                           : memory ? "no memory"
+                                    : e.text);
 }
 
 /* ---- Vocabulary ------------------------------------------------------------------------------------------------ */
@@ -260,8 +264,8 @@ static int merge_entry(infer_json_cursor *c, infer_buf *buf, infer_str *left, in
             return 0;
         *right = infer_str_of(buf->p + cut, buf->n - cut);
     } else {
-        if (!infer_json_string(c, buf) || buf->failed)
-            return !buf->failed ? 0 : 1;
+        if (!infer_json_string(c, buf))
+            return 0;
         const char *space = buf->n ? memchr(buf->p, ' ', buf->n) : NULL;
         if (!space || memchr(space + 1, ' ', buf->n - (size_t)(space + 1 - buf->p)))
             return 0;
@@ -279,27 +283,24 @@ static infer_status read_merges(infer_tj *j, infer_str span)
     if (!span.p || span.p[0] != '[')
         return infer_tj_bad(j, NULL, "not a list");
     infer_json_cursor c = {span.p, span.n, 1};
-    uint32_t count = 0, guess = 0;
-    int more = !infer_json_char(&c, ']');
-    for (size_t at, n; more; count++) {
-        if (count == UINT32_MAX || !infer_json_skip(&c, &at, &n))
-            return bad_at(j, &c, &span, "malformed entry");
-        more = infer_json_char(&c, ',');
-    }
-    infer_status s = infer_bpe_merges_init(&t->bpe, count, j->err);
     infer_buf buf = {0};
-    c = (infer_json_cursor){span.p, span.n, 1};
-    for (uint32_t i = 0; s == INFER_OK && i < count; i++) {
+    infer_status s = INFER_OK;
+    uint32_t guess = 0;
+    for (int more = !infer_json_char(&c, ']'); s == INFER_OK && more;) {
         infer_str left = {0}, right = {0};
-        if (!merge_entry(&c, &buf, &left, &right) || !(i + 1 < count ? infer_json_char(&c, ',') : 1))
-            s = bad_at(j, &c, &span, "malformed entry");
-        else if (buf.failed)
+        int ok = merge_entry(&c, &buf, &left, &right);
+        if (buf.failed) {
             s = infer_buf_error(&buf, j->err, "tokenizer.json");
+            break;
+        }
+        more = ok && infer_json_char(&c, ',');
+        if (!ok || (!more && !infer_json_char(&c, ']')))
+            s = bad_at(j, &c, &span, "malformed entry");
         else
             s = infer_bpe_merge(&t->bpe, left, right, &guess, j->err);
     }
-    if (s == INFER_OK && count && !infer_json_char(&c, ']'))
-        s = bad_at(j, &c, &span, "malformed end");
+    if (s == INFER_OK)
+        s = infer_bpe_merges_done(&t->bpe, j->err);
     infer_buf_free(&buf);
     j->path[0] = 0;
     return s;

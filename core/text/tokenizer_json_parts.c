@@ -13,8 +13,8 @@
 
 static infer_status report(infer_tj *j, infer_status s, const char *key, const char *what)
 {
-    return infer_error_set(j->err, s, "tokenizer.json: %s%s%s: %s", j->path, key && *j->path ? "." : "", key ? key : "",
-                           what);
+    return infer_error_set(j->err, s, "tokenizer.json: %s%s%s%s%s", j->path, key && *j->path ? "." : "", key ? key : "",
+                           key || *j->path ? ": " : "", what);
 }
 
 infer_status infer_tj_bad(infer_tj *j, const char *key, const char *what)

@@ -64,8 +64,6 @@ static infer_status fill_bpe(infer_tokenizer *t, const infer_vocab *v, int *add_
         s = infer_tokenizer_add_split(t, row->patterns[i], strlen(row->patterns[i]), INFER_SPLIT_ISOLATED, 0, err);
     if (s == INFER_OK)
         s = infer_tokenizer_add_pre(t, (infer_pre_step){.kind = INFER_PRE_BYTES}, err);
-    if (s == INFER_OK)
-        s = infer_bpe_merges_init(&t->bpe, v->n_merges, err);
     if (s != INFER_OK)
         return s;
     t->bpe.ignore_merges = row->flags & INFER_PRE_IGNORE_MERGES ? 1 : 0;
@@ -82,7 +80,7 @@ static infer_status fill_bpe(infer_tokenizer *t, const infer_vocab *v, int *add_
         s = infer_bpe_merge(&t->bpe, infer_str_of(m.p, left), infer_str_of(space + 1, (size_t)m.n - left - 1), &guess,
                             err);
     }
-    return s;
+    return s == INFER_OK ? infer_bpe_merges_done(&t->bpe, err) : s;
 }
 
 /* SentencePiece BPE: spaces become U+2581, merges follow the scores. */

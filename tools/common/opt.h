@@ -13,13 +13,14 @@
 #include <infer/error.h>
 
 /* Programs, as bits of a row's `programs`. */
-#define PROG_RUN     1u
-#define PROG_SERVE   2u
-#define PROG_BENCH   4u
-#define PROG_EVAL    8u
-#define PROG_PROBE   16u
-#define PROG_CONFORM 32u
-#define PROG_ALL     63u
+#define PROG_RUN      1u
+#define PROG_SERVE    2u
+#define PROG_BENCH    4u
+#define PROG_EVAL     8u
+#define PROG_PROBE    16u
+#define PROG_CONFORM  32u
+#define PROG_TOKENIZE 64u
+#define PROG_ALL      127u
 
 /* A name per value; the rows of opt_table.c say what it is. Several rows may share an id for different programs. */
 enum opt_id {
@@ -117,6 +118,12 @@ enum opt_id {
     OPT_MAX_TIER,
     OPT_LISTS,
     OPT_SET,
+    /* tokenize */
+    OPT_TOKENIZER,
+    OPT_TOKENIZER_CONFIG,
+    OPT_PARSE_SPECIAL,
+    OPT_ADD_SPECIAL,
+    OPT_DECODE,
     OPT_N_IDS
 };
 

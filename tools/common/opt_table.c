@@ -11,16 +11,17 @@
 #define LOADS  (ENGINE | PROG_PROBE)
 #define TALKS  (PROG_RUN | PROG_SERVE)
 
-#define G_GENERAL "General"
-#define G_MODEL   "Model"
-#define G_PLACE   "Placement and memory"
-#define G_TEXT    "Prompt and answer"
-#define G_SAMPLE  "Sampling"
-#define G_SERVER  "Server"
-#define G_PROBE   "Probing"
-#define G_BENCH   "Measurement"
-#define G_EVAL    "Evaluation"
-#define G_CONFORM "Conformance"
+#define G_GENERAL  "General"
+#define G_MODEL    "Model"
+#define G_PLACE    "Placement and memory"
+#define G_TEXT     "Prompt and answer"
+#define G_SAMPLE   "Sampling"
+#define G_SERVER   "Server"
+#define G_PROBE    "Probing"
+#define G_BENCH    "Measurement"
+#define G_EVAL     "Evaluation"
+#define G_CONFORM  "Conformance"
+#define G_TOKENIZE "Tokens"
 
 #define I31 2147483647.0
 #define I53 9007199254740991.0
@@ -30,7 +31,7 @@
 const opt_row opt_rows[] = {
     {OPT_HELP, "help", "-h", PROG_ALL, OPT_FLAG, 0, 0, 0, 0, G_GENERAL, "print this help and leave", 0},
     {OPT_VERSION, "version", "", PROG_ALL, OPT_FLAG, 0, 0, 0, 0, G_GENERAL, "print the version and leave", 0},
-    {OPT_CONFIG, "config", "", PROG_ALL, OPT_STRING, "FILE", 0, 0, 0, G_GENERAL,
+    {OPT_CONFIG, "config", "", PROG_ALL & ~PROG_TOKENIZE, OPT_STRING, "FILE", 0, 0, 0, G_GENERAL,
      "read options from FILE: lines \"name = value\", # for comments", 0},
     {OPT_VERBOSE, "verbose", "-v", PROG_ALL, OPT_COUNT, 0, 0, 0, 0, G_GENERAL, "log more; twice: debug", 0},
     {OPT_LOG_FORMAT, "log-format", "", PROG_ALL, OPT_CHOICE, "text|json", "text", 0, 0, G_GENERAL,
@@ -198,5 +199,20 @@ const opt_row opt_rows[] = {
     {OPT_LISTS, "lists", "", PROG_CONFORM, OPT_STRING, "DIR", 0, 0, 0, G_CONFORM,
      "folder with exclusion lists BACKEND.never and BACKEND.notyet", 0},
     {OPT_JSON, "json", "", PROG_CONFORM, OPT_FLAG, 0, 0, 0, 0, G_CONFORM, "print one JSON object", 0},
+    /* tokenize */
+    {OPT_TOKENIZER, "tokenizer", "", PROG_TOKENIZE, OPT_STRING, "FILE", 0, 0, 0, G_TOKENIZE,
+     "tokenizer.json of a model", 0},
+    {OPT_TOKENIZER_CONFIG, "tokenizer-config", "--config", PROG_TOKENIZE, OPT_STRING, "FILE", 0, 0, 0, G_TOKENIZE,
+     "its tokenizer_config.json; without it, the one beside --tokenizer if there is one", 0},
+    {OPT_PROMPT, "prompt", "-p", PROG_TOKENIZE, OPT_STRING, "TEXT", 0, 0, 0, G_TOKENIZE,
+     "text; without it, standard input", 0},
+    {OPT_JSON, "json", "", PROG_TOKENIZE, OPT_FLAG, 0, 0, 0, 0, G_TOKENIZE,
+     "read {\"text\", \"add_special\"} a line, answer {\"ids\", \"decoded\"} a line", 0},
+    {OPT_DECODE, "decode", "-d", PROG_TOKENIZE, OPT_FLAG, 0, 0, 0, 0, G_TOKENIZE,
+     "the input is ids (any separators): print their text", 0},
+    {OPT_ADD_SPECIAL, "add-special", "!--no-add-special", PROG_TOKENIZE, OPT_FLAG, 0, "true", 0, 0, G_TOKENIZE,
+     "put BOS and EOS where the model wants them; a line of --json may say otherwise", 0},
+    {OPT_PARSE_SPECIAL, "parse-special", "!--no-parse-special", PROG_TOKENIZE, OPT_FLAG, 0, "true", 0, 0, G_TOKENIZE,
+     "special tokens' names in the text are those tokens", 0},
 };
 const size_t opt_n_rows = sizeof opt_rows / sizeof opt_rows[0];
