@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "model/private.h"
-#include "ops/ops.h"
+#include "ops/cases.h"
 #include "quant/quant.h"
 
 /* "backend.key=value": the value of a setting, NULL when it was not given. The last one given wins. */
@@ -122,26 +122,22 @@ infer_status infer_runtime_device(const infer_runtime *rt, uint32_t i, infer_dev
     return INFER_OK;
 }
 
-/* Names of the ops of a decoder's kind that the device refuses whatever the shape: it has no code for them. */
+/* Names of the ops that the device has no code for, asked with the first test case of each. */
 static char *refused_ops(infer_hal_dev *d)
 {
     infer_buf b = {0};
-    for (infer_op_id id = 1; id < INFER_OP_COUNT; id++) {
-        const infer_op_info *info = infer_op_get(id);
-        if (!info || !info->ref)
+    infer_op_case *c = infer_malloc(sizeof *c);
+    for (infer_op_id id = 1; c && id < INFER_OP_COUNT; id++) {
+        if (!infer_op_case_count(id) || infer_op_case_make(id, 0, 1, c) != INFER_OK)
             continue;
-        infer_op_desc desc = {.struct_size = sizeof desc,
-                              .op = id,
-                              .rows_from = INFER_ROWS_STATIC,
-                              .rows_mul = 1,
-                              .tensor_size = sizeof(infer_tensor_desc),
-                              .epilogue_size = sizeof(infer_epilogue)};
-        const infer_op_desc *p = &desc;
+        const infer_op_desc *p = &c->desc;
         infer_op_answer a = {.struct_size = sizeof a};
         infer_hal_op_query(d, &p, 1, &a);
         if (a.level == INFER_LEVEL_NO && a.why == INFER_WHY_OP)
-            infer_buf_printf(&b, "%s%s", b.n ? "," : "", info->name);
+            infer_buf_printf(&b, "%s%s", b.n ? "," : "", infer_op_get(id)->name);
+        infer_op_case_free(c);
     }
+    infer_free(c);
     return infer_buf_detach(&b);
 }
 
