@@ -1,7 +1,8 @@
 /*
- * An opened device: opening, closing, its failures, and the questions it answers. Failures of device radius or more are
- * sticky: every later call fails fast with the same status and the first text.
- * SPDX-License-Identifier: Apache-2.0
+ * An opened device: opening, closing, its failures, and the questions it answers. Failures of queue radius or more are
+ * sticky: every later call fails fast with the same status and the first text. What the device may still be running
+ * then is ended by destroying its queue, before any memory that it could touch is freed. SPDX-License-Identifier:
+ * Apache-2.0
  */
 #include "config.h"
 
@@ -31,7 +32,8 @@ static void mark_lost(infer_hal_dev *d, infer_status s)
         return;
     if (!*text)
         text = infer_status_name(s);
-    infer_log_write(&d->hal->log, INFER_LOG_ERROR, "hal", "%s is lost: %s", d->row->id, text);
+    infer_log_write(&d->hal->log, INFER_LOG_ERROR, "hal", "%s is lost%s: %s", d->row->id,
+                    infer_status_radius(s) == 3 ? " until it is opened anew" : "", text);
     mark_device(d, s, text);
     if (infer_status_radius(s) < 5)
         return;
@@ -45,7 +47,7 @@ static void mark_lost(infer_hal_dev *d, infer_status s)
 
 infer_status hal_note(infer_hal_dev *d, infer_status s)
 {
-    if (infer_status_radius(s) >= 4)
+    if (infer_status_radius(s) >= 3) /* an opened device has one queue */
         mark_lost(d, s);
     return s;
 }
@@ -92,9 +94,9 @@ static void destroy(infer_hal_dev *d)
     if (d->started && !hal_lost(d))
         infer_hal_run(d, &j.job);
     hal_submit_stop(d);
-    hal_queue_close(d);
     if (d->queue)
         d->ops->queue_destroy(d->h, d->queue);
+    hal_queue_close(d); /* after the queue, which may still have used it */
     unlink_dev(d);
     if (d->h)
         d->ops->dev_close(d->h);
@@ -276,7 +278,7 @@ infer_status infer_hal_dev_health(infer_hal_dev *d, infer_health *out)
     infer_health health = {.struct_size = sizeof health};
     infer_status lost = hal_lost(d);
     if (lost) {
-        health.state = INFER_HEALTH_LOST;
+        health.state = infer_status_radius(lost) >= 4 ? INFER_HEALTH_LOST : INFER_HEALTH_DEGRADED;
         health.status = lost;
         snprintf(health.reason, sizeof health.reason, "%.150s", atomic_load(&d->lost) ? d->lost_text : d->b->name);
     } else {

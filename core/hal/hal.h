@@ -88,7 +88,10 @@ infer_status infer_hal_dev_health(infer_hal_dev *d, infer_health *out); /* [any]
 infer_device *infer_hal_dev_handle(const infer_hal_dev *d);
 const infer_backend_ops *infer_hal_dev_ops(const infer_hal_dev *d);
 
-/* Records `what` with the plugin's detail text in err; returns s. Marks the device lost for radius >= 4. */
+/* Records `what` with the plugin's detail text in err; returns s. Marks the device lost for radius >= 3: an opened
+ * device has one queue, so that it must be opened anew. After such a failure the device may still be at work until a
+ * buffer, timeline or program of it is freed, or infer_hal_drain returned; only then free host memory that copies use.
+ */
 infer_status infer_hal_fail(infer_hal_dev *d, infer_status s, infer_error *err, const char *what);
 
 /* ---- Memory, with its ledger ------------------------------------------------------------------------------ */
@@ -174,7 +177,8 @@ infer_status infer_hal_fill(infer_hal_dev *d, const infer_range *dst, uint32_t p
 infer_status infer_hal_signal(infer_hal_dev *d, infer_hal_tl *tl, uint64_t value);
 /* A timeline of another device: through the queue where it can, else waits on the host here. */
 infer_status infer_hal_wait(infer_hal_dev *d, infer_hal_tl *tl, uint64_t value);
-/* [submit] Signals a private timeline and waits on the host until all work so far is done. */
+/* [submit] Signals a private timeline and waits on the host until all work so far is done. Whatever it returns, the
+ * device touches no buffer and no host memory of earlier copies any more. */
 infer_status infer_hal_drain(infer_hal_dev *d);
 
 /* A one-way path for rows between two devices: a ring of `depth` places of `bytes` each, in the receiver's memory where

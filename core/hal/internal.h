@@ -160,6 +160,11 @@ void hal_cond_init(pthread_cond_t *c);
 /* Picks the update path, makes the private timeline. */
 infer_status hal_queue_open(infer_hal_dev *d, infer_error *err);
 void hal_queue_close(infer_hal_dev *d);
+/* [submit] Destroys the queue of a device that is lost, which ends or awaits all that it still runs: afterwards nothing
+ * touches buffers, timelines or the host's side of a copy. */
+void hal_queue_stop(infer_hal_dev *d);
+/* The same from any thread, before something that the queue may use goes; nothing while the device works. */
+void hal_settle(infer_hal_dev *d);
 /* cmd_copy without checks, with patience. */
 infer_status hal_copy(infer_hal_dev *d, const infer_copy_end *dst, const infer_copy_end *src,
                       const infer_copy_region *regions, uint32_t n);

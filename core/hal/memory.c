@@ -190,6 +190,7 @@ void infer_hal_buf_free(infer_hal_buf *b)
     infer_hal_dev *d = b->dev;
     if (!d)
         return;
+    hal_settle(d);
     span_remove(d, b->h);
     pthread_mutex_lock(&d->setup_mu);
     d->ops->buf_free(d->h, b->h);

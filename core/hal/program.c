@@ -276,6 +276,7 @@ void infer_hal_exec_destroy(infer_hal_exec *x)
     if (!x)
         return;
     infer_hal_dev *d = x->prog->dev;
+    hal_settle(d);
     if (x->stock) {
         hal_stock_unbind(x->stock);
     } else {

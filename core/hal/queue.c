@@ -112,6 +112,34 @@ infer_status hal_queue_open(infer_hal_dev *d, infer_error *err)
     return INFER_OK;
 }
 
+void hal_queue_stop(infer_hal_dev *d)
+{
+    if (!d->queue || !hal_lost(d))
+        return;
+    pthread_mutex_lock(&d->setup_mu);
+    d->ops->queue_destroy(d->h, d->queue);
+    pthread_mutex_unlock(&d->setup_mu);
+    d->queue = NULL;
+}
+
+struct stop_job {
+    infer_hal_job job;
+    infer_hal_dev *d;
+};
+
+static void run_stop(infer_hal_job *job)
+{
+    struct stop_job *j = (struct stop_job *)(void *)job;
+    hal_queue_stop(j->d);
+}
+
+void hal_settle(infer_hal_dev *d)
+{
+    struct stop_job j = {.job.run = run_stop, .d = d};
+    if (hal_lost(d) && d->started)
+        infer_hal_run(d, &j.job);
+}
+
 void hal_queue_close(infer_hal_dev *d)
 {
     infer_hal_tl_destroy(d->private_tl);
@@ -230,9 +258,16 @@ infer_status infer_hal_wait(infer_hal_dev *d, infer_hal_tl *tl, uint64_t value)
 
 infer_status infer_hal_drain(infer_hal_dev *d)
 {
-    INFER_TRY(infer_hal_signal(d, d->private_tl, d->private_value + 1));
-    d->private_value++;
-    return infer_hal_tl_wait(d->private_tl, d->private_value, UINT64_MAX);
+    infer_status s = entry(d, "drain");
+    if (!s) {
+        s = infer_hal_signal(d, d->private_tl, d->private_value + 1);
+        if (!s)
+            s = infer_hal_tl_wait(d->private_tl, ++d->private_value, UINT64_MAX);
+        if (s && !hal_lost(d)) /* nobody knows any more when its work is done */
+            s = hal_note(d, INFER_E_QUEUE);
+    }
+    hal_queue_stop(d); /* where it is lost */
+    return s;
 }
 
 /* ---- Set-up copies ----------------------------------------------------------------------------------------- */

@@ -159,6 +159,8 @@ void infer_hal_tl_destroy(infer_hal_tl *tl)
         return;
     infer_hal_dev *d = tl->dev;
     if (d) {
+        if (tl != d->private_tl)
+            hal_settle(d);
         pthread_mutex_lock(&d->obj_mu);
         *tl->prev = tl->next;
         if (tl->next)

@@ -158,6 +158,8 @@ static int again(infer_status s, uint64_t *since)
 #define RETRY(call)                                                                                                    \
     infer_status s;                                                                                                    \
     uint64_t since = 0;                                                                                                \
+    if (!q)                                                                                                            \
+        return INFER_E_QUEUE; /* it was given up */                                                                    \
     do {                                                                                                               \
         s = (call);                                                                                                    \
     } while (again(s, &since));                                                                                        \
@@ -193,17 +195,22 @@ infer_status cts_wait(cts *c, infer_queue *q, infer_hal_tl *tl, uint64_t value)
 
 int cts_sync(cts *c)
 {
-    if (c->run->dead[0])
+    if (c->run->dead[0] || !c->queue)
         return 0;
-    if (!cts_ok(c, cts_signal(c, c->queue, c->tl, ++c->value), "queue_signal"))
-        return 0;
-    infer_status s = infer_hal_tl_wait(c->tl, c->value, CTS_TIMEOUT_NS);
+    infer_status s = cts_signal(c, c->queue, c->tl, ++c->value);
+    if (!s)
+        s = infer_hal_tl_wait(c->tl, c->value, CTS_TIMEOUT_NS);
     if (s == INFER_PENDING) {
         cts_fail(c, "submitted work did not complete within %u s", (unsigned)(CTS_TIMEOUT_NS / 1000000000u));
         snprintf(c->run->dead, sizeof(c->run->dead), "not run: the device hung in %s", c->name);
         return 0;
     }
-    return cts_ok(c, s, "submitted work");
+    if (s) { /* what is still at work ends with the queue, before the case frees what it uses */
+        cts_ok(c, s, "submitted work");
+        c->ops->queue_destroy(c->h, c->queue);
+        c->queue = NULL;
+    }
+    return !s;
 }
 
 int cts_write(cts *c, infer_buffer *b, uint64_t offset, const void *data, uint64_t bytes)

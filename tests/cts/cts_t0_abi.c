@@ -287,6 +287,8 @@ static void open_bad_index(cts *c)
 {
     infer_device *mark = (infer_device *)(void *)&watch, *d = mark;
     infer_status s = c->run->raw->dev_open(c->run->info.host, 100000, &d);
+    if (!s)
+        c->run->raw->dev_close(d);
     NEED(s < 0, "dev_open of index 100000: %s", infer_status_name(s));
     NEED(d == mark, "a failing dev_open wrote its output");
 out:;

@@ -204,9 +204,13 @@ static void mem_zero(cts *c)
 {
     infer_buffer *mark = (infer_buffer *)(void *)c, *b = mark;
     infer_status s = c->ops->buf_alloc(c->h, 0, 0, &b);
+    if (!s)
+        c->ops->buf_free(c->h, b);
     NEED(s < 0, "buf_alloc of 0 bytes: %s", infer_status_name(s));
     NEED(b == mark, "a failing buf_alloc wrote its output");
     s = c->ops->buf_alloc(c->h, 1000, 64, &b);
+    if (!s)
+        c->ops->buf_free(c->h, b);
     NEED(s < 0 && b == mark, "buf_alloc from heap 1000: %s", infer_status_name(s));
 out:;
 }
@@ -236,6 +240,8 @@ static void mem_too_large(cts *c)
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         infer_buffer *b = mark;
         infer_status s = c->ops->buf_alloc(c->h, 0, sizes[i], &b);
+        if (!s)
+            c->ops->buf_free(c->h, b);
         NEED(s == INFER_E_NO_MEMORY, "buf_alloc of %llu bytes from a heap of %llu: %s", (unsigned long long)sizes[i],
              (unsigned long long)c->heap->size, infer_status_name(s));
         NEED(b == mark, "a failing buf_alloc wrote its output");

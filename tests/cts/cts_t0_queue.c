@@ -382,6 +382,8 @@ static void queue_closing(cts *c)
     }
     infer_queue *mark = (infer_queue *)(void *)c, *q = mark;
     infer_status s = c->ops->queue_create(c->h, 0, &q);
+    if (!s)
+        c->ops->queue_destroy(c->h, q);
     NEED(s < 0 && q == mark, "queue_create without a class: %s", infer_status_name(s));
 out:;
 }

@@ -273,7 +273,7 @@ static int load_weights(cts *c, cts_job *j, infer_buffer *b, const char *label)
 
 int cts_job_run(cts *c, cts_job *j, const char *label)
 {
-    infer_buffer *b[2] = {NULL, NULL};
+    infer_hal_buf b[2] = {{0}}; /* the core's, as weights are loaded through it */
     infer_range ranges[INFER_OP_MAX_OPERANDS] = {{0}};
     int ok = 0;
     cts_job_free(j);
@@ -281,30 +281,34 @@ int cts_job_run(cts *c, cts_job *j, const char *label)
     if (!fill_images(c, j))
         goto out;
     for (int a = 0; a < 2; a++) {
-        b[a] = cts_buf(c, j->size[a]);
-        if (!b[a] || !cts_write(c, b[a], 0, j->before[a], j->size[a]))
+        infer_error e = {0};
+        if (infer_hal_buf_alloc(c->dev, j->size[a], INFER_LEDGER_WORKSPACE, &b[a], &e)) {
+            cts_fail(c, "%s: %s", label, e.text);
+            goto out;
+        }
+        if (!cts_write(c, b[a].h, 0, j->before[a], j->size[a]))
             goto out;
     }
-    if (!load_weights(c, j, b[0], label))
+    if (!load_weights(c, j, b[0].h, label))
         goto out;
     for (uint32_t i = 0; i < j->n; i++)
         if (j->o[i].data)
-            ranges[i] = (infer_range){b[j->o[i].arena], j->o[i].at, held(&j->o[i])};
+            ranges[i] = (infer_range){b[j->o[i].arena].h, j->o[i].at, held(&j->o[i])};
     infer_op_args args = {.struct_size = sizeof(args), .n_operands = j->n, .operands = ranges};
     if (j->desc.rows_from != INFER_ROWS_STATIC)
-        args.counts = (infer_range){b[0], j->counts_at, sizeof(j->counts)};
+        args.counts = (infer_range){b[0].h, j->counts_at, sizeof(j->counts)};
     if (j->answer.scratch_bytes)
-        args.scratch = (infer_range){b[1], j->scratch_at, j->answer.scratch_bytes};
+        args.scratch = (infer_range){b[1].h, j->scratch_at, j->answer.scratch_bytes};
     if (!cts_ok(c, cts_op(c, c->queue, &j->desc, &args), label) || !cts_sync(c))
         goto out;
     for (int a = 0; a < 2; a++)
-        if (!cts_read(c, b[a], 0, j->after[a], j->size[a]))
+        if (!cts_read(c, b[a].h, 0, j->after[a], j->size[a]))
             goto out;
     ok = check_guards(c, j, 0, label, "inputs") && check_guards(c, j, 1, label, "outputs") && check_inputs(c, j, label);
 out:
     for (int a = 0; a < 2; a++)
-        if (b[a])
-            cts_buf_free(c, b[a]);
+        if (!c->run->dead[0])
+            infer_hal_buf_free(&b[a]);
     return ok;
 }
 

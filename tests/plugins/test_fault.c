@@ -63,6 +63,11 @@ typedef struct work {
     infer_status s;
 } work;
 
+static void run_drain(infer_hal_job *job)
+{
+    (void)infer_hal_drain(((work *)(void *)job)->d);
+}
+
 /* b = 2 everywhere, y = a + b, a signal. */
 static void run_work(infer_hal_job *job)
 {
@@ -147,6 +152,9 @@ static infer_status life(infer_hal *h, float *y)
     if (!s)
         s = infer_hal_read(d, &r[2], y, sizeof(a), &e);
 out:
+    w.d = d;
+    w.job.run = run_drain; /* a failed call may leave earlier ones at work */
+    infer_hal_run(d, &w.job);
     if (w.exec)
         infer_hal_exec_destroy(w.exec);
     if (prog)

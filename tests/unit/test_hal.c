@@ -496,14 +496,39 @@ static void test_request_failure(void **state)
     infer_hal_buf a = alloc_buf(d, 256);
     uint8_t data[16] = {0};
     work w = {.range = range_of(&a, 0, 256), .data = data};
-    fake.copy_status = INFER_E_QUEUE;
-    assert_int_equal(on_thread(d, &w, copy_in), INFER_E_QUEUE);
+    fake.copy_status = INFER_E_UNSUPPORTED;
+    assert_int_equal(on_thread(d, &w, copy_in), INFER_E_UNSUPPORTED);
     assert_string_equal(w.err.text, "work on fakea0: fake says no");
     fake.copy_status = INFER_OK;
     assert_int_equal(on_thread(d, &w, copy_in), INFER_OK);
     infer_health health;
     assert_int_equal(infer_hal_dev_health(d, &health), INFER_OK);
     assert_int_equal(health.state, INFER_HEALTH_OK);
+    infer_hal_buf_free(&a);
+}
+
+/* A queue that failed takes no more work, and is gone before the memory that it may still use. */
+static void test_queue_failure(void **state)
+{
+    (void)state;
+    infer_hal_dev *d = open_fake();
+    infer_hal_buf a = alloc_buf(d, 256), b = {0};
+    uint8_t data[16] = {0};
+    work w = {.range = range_of(&a, 0, 256), .data = data};
+    fake.copy_status = INFER_E_QUEUE;
+    assert_int_equal(on_thread(d, &w, copy_in), INFER_E_QUEUE);
+    fake.copy_status = INFER_OK;
+    assert_int_equal(on_thread(d, &w, copy_in), INFER_E_QUEUE);
+    assert_int_equal(infer_hal_buf_alloc(d, 16, INFER_LEDGER_KV, &b, NULL), INFER_E_QUEUE);
+    infer_health health;
+    assert_int_equal(infer_hal_dev_health(d, &health), INFER_OK);
+    assert_int_equal(health.state, INFER_HEALTH_DEGRADED);
+    infer_hal_buf_free(&a);
+    infer_hal_close(d);
+    d = the_dev = open_dev("fakea0"); /* its device goes on */
+    a = alloc_buf(d, 256);
+    w = (work){.range = range_of(&a, 0, 256), .data = data};
+    assert_int_equal(on_thread(d, &w, copy_in), INFER_OK);
     infer_hal_buf_free(&a);
 }
 
@@ -727,6 +752,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_copies, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bridges, setup, teardown),
         cmocka_unit_test_setup_teardown(test_request_failure, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_queue_failure, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lost, setup, teardown),
         cmocka_unit_test_setup_teardown(test_backend_lost, setup, teardown),
         cmocka_unit_test_setup_teardown(test_queries, setup, teardown),
