@@ -124,8 +124,7 @@ static infer_status read_added(infer_tj *j, json_t *list, added_entry **out, siz
     if (!*out)
         return infer_error_set(j->err, INFER_E_NO_MEMORY, "tokenizer.json: no memory for %zu added tokens", count);
     json_t *o;
-    json_array_foreach(list, i, o)
-    {
+    json_array_foreach (list, i, o) {
         added_entry *a = &(*out)[i];
         a->id = -1;
         a->normalized = 1;

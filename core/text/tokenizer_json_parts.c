@@ -112,8 +112,7 @@ static infer_status read_list(infer_tj *j, const family *f, json_t *o, int depth
     if (depth == MAX_DEPTH)
         return infer_tj_unsupported(j, NULL, "sequences nested too deeply");
     size_t len = strlen(j->path), i;
-    json_array_foreach(list, i, v)
-    {
+    json_array_foreach (list, i, v) {
         snprintf(j->path + len, sizeof j->path - len, ".%s[%zu]", f->list_key, i);
         infer_status s = read_one(j, f, v, depth + 1);
         if (s != INFER_OK)
@@ -422,8 +421,7 @@ static infer_status post_template(infer_tj *j, json_t *o, int arg)
     int32_t ids[2][INFER_TOKENIZER_MAX_AFFIX];
     size_t n[2] = {0, 0}, i, k;
     int behind = 0;
-    json_array_foreach(single, i, item)
-    {
+    json_array_foreach (single, i, item) {
         json_t *sequence = json_object_get(item, "Sequence"), *token = json_object_get(item, "SpecialToken");
         infer_str id = {0};
         infer_status s = infer_tj_text(j, sequence ? sequence : token, "id", &id);
@@ -440,8 +438,7 @@ static infer_status post_template(infer_tj *j, json_t *o, int arg)
         json_t *list = json_object_get(json_object_getn(special, id.p, id.n), "ids");
         if (!json_is_array(list))
             return infer_tj_bad(j, "special_tokens", "a token of the template has no list of ids");
-        json_array_foreach(list, k, v)
-        {
+        json_array_foreach (list, k, v) {
             int32_t x;
             if (n[behind] == INFER_TOKENIZER_MAX_AFFIX)
                 return infer_tj_unsupported(j, "single", "a template this long");

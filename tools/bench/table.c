@@ -37,8 +37,7 @@ static void devices(const session *s, char *buf, size_t cap, uint32_t *threads)
     json_t *plan = json_loads(text, 0, NULL), *stage;
     infer_text_free(text);
     size_t i, n = 0;
-    json_array_foreach(json_object_get(plan, "stages"), i, stage)
-    {
+    json_array_foreach (json_object_get(plan, "stages"), i, stage) {
         const char *id = json_string_value(json_object_get(stage, "device"));
         infer_device_detail d = {0};
         if (!id || n >= cap)

@@ -60,8 +60,7 @@ static json_t *join_parts(const json_t *parts, size_t message, infer_error *err)
     sbuf b = {0};
     json_t *out = NULL, *part;
     size_t i;
-    json_array_foreach(parts, i, part)
-    {
+    json_array_foreach (parts, i, part) {
         const char *type = json_string_value(json_object_get(part, "type"));
         const json_t *text = json_object_get(part, "text");
         if (!type || strcmp(type, "text") || !json_is_string(text)) {
@@ -138,8 +137,7 @@ infer_status chat_render(const chat_format *c, const json_t *messages, const jso
     size_t i;
     if (!list || !vars)
         goto memory;
-    json_array_foreach(messages, i, m)
-    {
+    json_array_foreach (messages, i, m) {
         infer_error why = {0};
         if (!(copy = plain_message(c, m, i, &why))) {
             st = infer_error_set(err, why.status ? why.status : INFER_E_NO_MEMORY, "%s", why.text);

@@ -92,8 +92,7 @@ static void log_plan(const session *s)
         return;
     json_t *plan = json_loads(text, 0, NULL), *row;
     size_t i;
-    json_array_foreach(json_object_get(plan, "ledger"), i, row)
-    {
+    json_array_foreach (json_object_get(plan, "ledger"), i, row) {
         json_int_t weights = 0, kv = 0, activations = 0;
         const char *device = "?";
         json_unpack(row, "{s?s,s?I,s?I,s?I}", "device", &device, "weights", &weights, "kv", &kv, "activations",
@@ -101,8 +100,9 @@ static void log_plan(const session *s)
         cli_log(2, "plan", "device=%s weights=%s kv=%s activations=%s", device, cli_bytes(a, (uint64_t)weights),
                 cli_bytes(b, (uint64_t)kv), cli_bytes(c, (uint64_t)activations));
     }
-    json_array_foreach(json_object_get(plan, "reasons"), i, row) if (json_is_string(row))
-        cli_log(2, "plan", "%s", json_string_value(row));
+    json_array_foreach (json_object_get(plan, "reasons"), i, row)
+        if (json_is_string(row))
+            cli_log(2, "plan", "%s", json_string_value(row));
     json_decref(plan);
     infer_text_free(text);
 }

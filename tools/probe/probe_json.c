@@ -111,10 +111,8 @@ static json_t *links_json(const json_t *devices)
 {
     json_t *links = json_array(), *a, *b;
     size_t i, j;
-    json_array_foreach(devices, i, a)
-    {
-        json_array_foreach(devices, j, b)
-        {
+    json_array_foreach (devices, i, a) {
+        json_array_foreach (devices, j, b) {
             if (i == j || !usable(a) || !usable(b))
                 continue;
             double ra = declared_rate(a), rb = declared_rate(b);

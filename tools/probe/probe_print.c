@@ -36,9 +36,10 @@ static void print_machine(const json_t *t, FILE *f)
         fprintf(f, "          the control group allows %.2f processors\n", quota);
     const json_t *nodes = json_object_get(t, "numa_nodes");
     if (json_array_size(nodes) > 1)
-        json_array_foreach(nodes, i, node) fprintf(
-            f, "          node %lld: %lld cores, %s\n", (long long)json_integer_value(json_object_get(node, "node")),
-            (long long)json_integer_value(json_object_get(node, "cores")), bytes(node, "memory", a));
+        json_array_foreach (nodes, i, node)
+            fprintf(f, "          node %lld: %lld cores, %s\n",
+                    (long long)json_integer_value(json_object_get(node, "node")),
+                    (long long)json_integer_value(json_object_get(node, "cores")), bytes(node, "memory", a));
     fputc('\n', f);
 }
 
@@ -47,8 +48,7 @@ static void print_backends(const json_t *list, FILE *f)
     json_t *b;
     size_t i;
     fprintf(f, "%-10s %-10s %-12s %s\n", "backend", "version", "loaded", "module or reason");
-    json_array_foreach(list, i, b)
-    {
+    json_array_foreach (list, i, b) {
         int ok = !strcmp(text(b, "status", ""), "ok");
         fprintf(f, "%-10s %-10s %-12s %s\n", text(b, "name", "?"), text(b, "version", "-"), ok ? "yes" : "no",
                 ok ? text(b, "path", "built in") : text(b, "reason", text(b, "status", "?")));
@@ -60,14 +60,19 @@ static void print_backends(const json_t *list, FILE *f)
     fputc('\n', f);
 }
 
-static void print_list(const json_t *list, const char *label, FILE *f)
+/* At most `most` words, then how many more. */
+static void print_list(const json_t *list, const char *label, size_t most, FILE *f)
 {
     json_t *v;
     size_t i;
     if (!json_array_size(list))
         return;
     fprintf(f, "%11s%s", "", label);
-    json_array_foreach(list, i, v) fprintf(f, " %s", json_string_value(v));
+    json_array_foreach (list, i, v)
+        if (i < most)
+            fprintf(f, " %s", json_string_value(v));
+    if (i > most)
+        fprintf(f, " and %zu more", i - most);
     fputc('\n', f);
 }
 
@@ -95,8 +100,8 @@ static void print_device(const json_t *d, FILE *f)
         fprintf(f, "status %s: %s\n", text(d, "status", "?"), text(d, "reason", "no reason given"));
     if (json_is_string(json_object_get(d, "same_as")))
         fprintf(f, "%11sthe same device as %s, which is preferred\n", "", text(d, "same_as", ""));
-    print_list(json_object_get(d, "dtypes"), "computes", f);
-    print_list(json_object_get(d, "ops_fallback"), "leaves to the host", f);
+    print_list(json_object_get(d, "dtypes"), "computes", INFER_FMT_COUNT, f);
+    print_list(json_object_get(d, "ops_fallback"), "leaves to the host", 12, f);
 }
 
 void probe_print(const json_t *o, FILE *f)
@@ -107,11 +112,11 @@ void probe_print(const json_t *o, FILE *f)
     print_backends(json_object_get(o, "backends"), f);
     fprintf(f, "%-10s %-9s %-5s %12s %12s  %-14s %s\n", "device", "kind", "node", "memory", "free", "stable id",
             "name");
-    json_array_foreach(json_object_get(o, "devices"), i, d) print_device(d, f);
+    json_array_foreach (json_object_get(o, "devices"), i, d)
+        print_device(d, f);
     if (!i)
         fprintf(f, "none\n");
-    json_array_foreach(json_object_get(o, "links"), i, l)
-    {
+    json_array_foreach (json_object_get(o, "links"), i, l) {
         char a[32];
         if (!i)
             fprintf(f, "\n%-10s %-10s %-6s %14s\n", "from", "to", "path", "bytes/s");
@@ -126,8 +131,7 @@ static void print_stages(const json_t *list, FILE *f)
 {
     json_t *s;
     size_t i;
-    json_array_foreach(list, i, s)
-    {
+    json_array_foreach (list, i, s) {
         long long first = json_integer_value(json_object_get(s, "layer_first"));
         long long n = json_integer_value(json_object_get(s, "n_layers"));
         fprintf(f, "  %-10s layers %lld to %lld%s%s\n", text(s, "device", "?"), first, first + n - 1,
@@ -147,8 +151,7 @@ static void print_ledger(const json_t *list, FILE *f)
     for (size_t k = 0; k < sizeof columns / sizeof columns[0]; k++)
         fprintf(f, " %12s", columns[k]);
     fputc('\n', f);
-    json_array_foreach(list, i, row)
-    {
+    json_array_foreach (list, i, row) {
         fprintf(f, "  %-10s", text(row, "device", "?"));
         for (size_t k = 0; k < sizeof columns / sizeof columns[0]; k++)
             fprintf(f, " %12s", bytes(row, columns[k], a));
@@ -184,12 +187,13 @@ void probe_print_plan(const json_t *plan, FILE *f)
                 (long long)json_integer_value(json_object_get(kv, "parallel")));
     print_ledger(json_object_get(plan, "ledger"), f);
     print_predicted(json_object_get(plan, "predicted"), f);
-    json_array_foreach(json_object_get(plan, "reasons"), i, v) fprintf(f, "  reason     %s\n", json_string_value(v));
-    json_array_foreach(json_object_get(plan, "fallbacks"), i, v) fprintf(
-        f, "  fallback   %s of %s runs on the host, %lld times a step: %s\n", text(v, "op", "?"),
-        text(v, "device", "?"), (long long)json_integer_value(json_object_get(v, "count")), text(v, "reason", "?"));
-    json_array_foreach(json_object_get(plan, "copies"), i, v)
-    {
+    json_array_foreach (json_object_get(plan, "reasons"), i, v)
+        fprintf(f, "  reason     %s\n", json_string_value(v));
+    json_array_foreach (json_object_get(plan, "fallbacks"), i, v)
+        fprintf(f, "  fallback   %s of %s runs on the host, %lld times a step: %s\n", text(v, "op", "?"),
+                text(v, "device", "?"), (long long)json_integer_value(json_object_get(v, "count")),
+                text(v, "reason", "?"));
+    json_array_foreach (json_object_get(plan, "copies"), i, v) {
         char a[32];
         fprintf(f, "  copy       %s from %s to %s, %s a token, %s\n", text(v, "value", "?"), text(v, "from", "?"),
                 text(v, "to", "?"), bytes(v, "row_bytes", a), text(v, "path", "?"));

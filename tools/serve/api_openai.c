@@ -154,8 +154,7 @@ static int read_ids(call *c, const json_t *list, int echo, gen_prompt *p)
     if (!(p->ids = malloc((json_array_size(list) + 1) * sizeof *p->ids)))
         return out_of_memory(c);
     p->ids_from_malloc = 1;
-    json_array_foreach(list, i, v)
-    {
+    json_array_foreach (list, i, v) {
         if (!json_is_integer(v))
             return field_wrong_type(c, "prompt", prompt_types, v);
         json_int_t id = json_integer_value(v);

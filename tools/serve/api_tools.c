@@ -246,8 +246,7 @@ static void detokenize(call *c, const json_t *body)
         respond_error(c, 500, NULL, NULL, "out of memory");
         return;
     }
-    json_array_foreach(list, i, v)
-    {
+    json_array_foreach (list, i, v) {
         json_int_t id = json_integer_value(v);
         if (!json_is_integer(v)) {
             field_wrong_type(c, "tokens", "an array of integers", v);

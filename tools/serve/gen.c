@@ -158,6 +158,22 @@ void gen_client_gone(call *c)
     pthread_mutex_unlock(&c->lock);
 }
 
+void gen_counts(call *c, char *buf, size_t cap)
+{
+    unsigned long long prompt = 0, made = 0;
+    int any = 0;
+    *buf = 0;
+    pthread_mutex_lock(&c->lock);
+    for (size_t i = 0; c->gens && i < c->gens->n; i++) {
+        any |= c->gens->gens[i].done;
+        prompt += c->gens->gens[i].n_prompt;
+        made += c->gens->gens[i].n_generated;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (any)
+        snprintf(buf, cap, " prompt=%llu generated=%llu", prompt, made);
+}
+
 /* ---- Log-probabilities of a prompt ------------------------------------------------------------------------- */
 
 /* On the engine thread. logits follow prompt token `pos`, so they say how likely token pos + 1 was. */

@@ -79,6 +79,8 @@ gen_group *gen_new(call *c, size_t n_prompts, size_t n);
 /* Submits every choice. On failure those submitted are cancelled, and the cause is in err. */
 infer_status gen_submit(call *c, infer_error *err);
 void gen_free(call *c);
+/* " prompt=… generated=…" of the choices that ended, "" without any: for the log. */
+void gen_counts(call *c, char *buf, size_t cap);
 /* The client has hung up: what runs is cancelled. Any thread. */
 void gen_client_gone(call *c);
 

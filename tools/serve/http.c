@@ -314,8 +314,12 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **sl
     gen_client_gone(c);
     unsigned status = why == MHD_REQUEST_TERMINATED_COMPLETED_OK ? c->status : 499;
     metrics_http(&s->metrics, status);
-    cli_log(2, "http", "%s %s %u %.1f ms id=%s", c->method ? c->method : "?", c->path ? c->path : "?", status,
-            (double)(infer_engine_now() - c->start_ns) / 1e6, c->request_id);
+    char tokens[64];
+    gen_counts(c, tokens, sizeof tokens);
+    /* What only asks how the server is would drown the rest. */
+    cli_log(c->route && c->route->flags & ROUTE_LIGHT ? 3 : 2, "http", "%s %s %u %.1f ms id=%s%s",
+            c->method ? c->method : "?", c->path ? c->path : "?", status,
+            (double)(infer_engine_now() - c->start_ns) / 1e6, c->request_id, tokens);
     call_unref(c);
     atomic_fetch_sub(&s->n_live, 1);
     if (atomic_load(&s->state) >= SERVER_DRAINING)

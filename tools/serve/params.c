@@ -97,8 +97,9 @@ static int refuse(call *c, const json_t *body, int chat)
         return not_built(c, "tools");
     size_t i;
     json_t *m;
-    json_array_foreach(modalities, i, m) if (!json_is_string(m) ||
-                                             strcmp(json_string_value(m), "text")) return not_built(c, "modalities");
+    json_array_foreach (modalities, i, m)
+        if (!json_is_string(m) || strcmp(json_string_value(m), "text"))
+            return not_built(c, "modalities");
     return 0;
 }
 
@@ -187,7 +188,9 @@ static int read_stop(call *c, const json_t *body, gen_group *g)
         return out_of_memory(c);
     if (!json_is_array(v))
         return add_stop(c, g, v);
-    json_array_foreach(v, i, item) if (add_stop(c, g, item) < 0) return -1;
+    json_array_foreach (v, i, item)
+        if (add_stop(c, g, item) < 0)
+            return -1;
     return 0;
 }
 
@@ -205,8 +208,7 @@ static int read_stop_ids(call *c, const json_t *body, gen_group *g)
     }
     if (!(g->stop_ids = calloc(json_array_size(v), sizeof *g->stop_ids)))
         return out_of_memory(c);
-    json_array_foreach(v, i, item)
-    {
+    json_array_foreach (v, i, item) {
         if (!json_is_integer(item))
             return field_wrong_type(c, "stop_token_ids", "an array of integers", item);
         json_int_t id = json_integer_value(item);
@@ -238,8 +240,7 @@ static int read_bias(call *c, json_t *body, gen_group *g)
         return out_of_memory(c);
     g->sampling.bias = bias;
     uint32_t n_tokens = infer_tokenizer_n_tokens(c->server->session.tokenizer);
-    json_object_foreach(v, key, value)
-    {
+    json_object_foreach (v, key, value) {
         char *end;
         long id = strtol(key, &end, 10);
         double b = json_number_value(value);

@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""infer-serve's life: keys, answers while loading, drain, deadline, second signal. SPDX-License-Identifier: Apache-2.0"""
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+from harness import SLOWDOWN, Server, check, clean_env, done, make_model, real_model, work
+
+TEXT = "/v1/completions"
+greedy = {"prompt": "Hello", "max_tokens": 4, "temperature": 0}
+
+# ---- Keys guard every route but two
+keys = os.path.join(work, "keys")
+with open(keys, "w") as f:
+    f.write("# ours\nfile-key\n  spaced-key \r\n\n")
+s = Server("--api-key", "flag-key", "--api-key-file", keys)
+guarded = [("POST", p) for p in ("/v1/chat/completions", TEXT, "/tokenize", "/detokenize", "/apply-template",
+                                 "/v1/embeddings", "/api/chat", "/nonsense")]
+guarded += [("GET", p) for p in ("/v1/models", "/v1/models/x", "/metrics", "/props", "/version", "/slots", "/nonsense",
+                                 "/api/tags", "//health", "/health/", "/HEALTH")]
+for method, path in guarded:
+    for h in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "flag-key"}, {"Authorization": "Bearer "},
+              {"Authorization": "Basic flag-key"}, {"x-api-key": "flag-ke"}, {"Authorization": "Bearer flag-keyy"}):
+        status, headers, data = s.request(method, path, {} if method == "POST" else None, headers=h)
+        e = json.loads(data)["error"]
+        check(status == 401 and e["code"] == "invalid_api_key" and headers["WWW-Authenticate"], "guarded", path, h, status)
+for path in ("/health", "/ready"):
+    check(s.get(path)[0] == 200, "public", path)
+check(s.get("/")[0] == 501, "the page itself is public")
+for h in ({"Authorization": "Bearer flag-key"}, {"authorization": "bearer file-key"}, {"x-api-key": "spaced-key"}):
+    check(s.post(TEXT, greedy, headers=h)[0] == 200, "a key opens", h)
+    check(s.get("/v1/models", headers=h)[0] == 200, "a key opens", h)
+check(not any("key" in line for line in s.log), "no key is logged", s.log)
+check(s.stop() == 0, "drain")
+s = Server(env=clean_env(INFER_API_KEY="env-key"))
+check(s.post(TEXT, greedy)[0] == 401 and s.post(TEXT, greedy, headers={"Authorization": "Bearer env-key"})[0] == 200,
+      "a key from the environment")
+check(s.stop() == 0, "drain")
+
+# ---- Unix socket
+path = os.path.join(work, "x.sock")
+s = Server("--host", path)
+c = http.client.HTTPConnection("unix")
+c.sock = socket.socket(socket.AF_UNIX)
+c.sock.connect(path)
+c.request("POST", TEXT, json.dumps(greedy))
+check(c.getresponse().status == 200, "a Unix socket")
+c.close()
+check(s.stop() == 0 and not os.path.exists(path), "it is gone afterwards")
+
+# ---- While it loads: it listens, and says so
+model = make_model("slow.gguf", "--ctx", "16384", "--layers", "4", "--dim", "256")
+fifo_seen = 0
+for attempt in range(5):
+    s = Server(model=model, wait=False)
+    status, headers, data = s.request("POST", TEXT, greedy)
+    if status == 503:
+        fifo_seen += 1
+        check(json.loads(data)["error"]["type"] == "unavailable_error" and headers["Retry-After"], "503", data)
+    else:
+        check(status == 200, "loading or loaded", status)
+    check(s.ready.wait(60 * SLOWDOWN) and s.get("/health")[0] == 200, "then it is there")
+    check(s.stop() == 0, "drain")
+print("seen while loading: %d of 5" % fifo_seen)
+
+# ---- SIGTERM: running requests end in order, new ones are turned away, exit 0
+long = {"prompt": "Hello", "max_tokens": 600, "temperature": 0, "ignore_eos": True}
+for sig in (signal.SIGTERM, signal.SIGINT):
+    s = Server("-c", "16384", model=model)
+    results = {}
+
+    def ask(kind):
+        try:
+            if kind == "stream":
+                status, events, last = s.stream(TEXT, long)
+                results[kind] = (status, last, sum(len(e["choices"]) for e in events))
+            else:
+                status, reply = s.post(TEXT, long)
+                results[kind] = (status, reply["usage"]["completion_tokens"])
+        except Exception as e:
+            results[kind] = repr(e)
+    threads = [threading.Thread(target=ask, args=(k,)) for k in ("stream", "whole")]
+    idle = s.connect()
+    idle.request("GET", "/health")
+    idle.getresponse().read()
+    for t in threads:
+        t.start()
+    check(s.wait_metric("infer_num_requests_running", 2), "two run")
+    s.p.send_signal(sig)
+    time.sleep(0.1)
+    try:
+        socket.create_connection(("127.0.0.1", s.port), 2).close()
+        check(False, "no new connections while draining")
+    except OSError:
+        pass
+    try:  # a connection from before may still ask
+        idle.request("POST", TEXT, json.dumps(greedy))
+        r = idle.getresponse()
+        check(r.status == 503, "no new requests while draining", r.status)
+    except (http.client.HTTPException, OSError):
+        pass
+    for t in threads:
+        t.join()
+    check(s.p.wait(60 * SLOWDOWN) == 0, "exit 0 after a complete drain", s.p.returncode)
+    check(results.get("stream", ())[:2] == (200, True) and results.get("whole") == (200, 600), "both were served", results)
+
+# ---- A drain that takes too long is cut short; so it is by a second signal
+endless = dict(long, max_tokens=16000)
+for sig, code, second in ((signal.SIGTERM, 143, False), (signal.SIGINT, 130, False), (signal.SIGTERM, 143, True),
+                          (signal.SIGINT, 130, True)):
+    s = Server("-c", "16384", "--drain-timeout", "300" if second else "0", model=model)
+    c = socket.create_connection(("127.0.0.1", s.port))
+    body = json.dumps(dict(endless, stream=True)).encode()
+    c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    check(s.wait_metric("infer_num_requests_running", 1), "it runs")
+    start = time.time()
+    s.p.send_signal(sig)
+    if second:
+        time.sleep(0.3)
+        check(s.p.poll() is None, "it drains")
+        s.p.send_signal(sig)
+    rc = s.p.wait(60 * SLOWDOWN)
+    check(rc == code, "cut short: exit code", rc, code)
+    check(time.time() - start < 5 * SLOWDOWN, "at once", time.time() - start)
+    if not second:  # the stream is told why
+        data = b""
+        c.settimeout(10)
+        while True:
+            piece = c.recv(65536)
+            if not piece:
+                break
+            data += piece
+        check(b'"code":"cancelled"' in data and b"data: [DONE]" in data, "the stream ends with the cause", data[-300:])
+    c.close()
+
+# ---- The address is free again at once
+s = Server()
+port = s.port
+s.post(TEXT, greedy)
+check(s.stop() == 0, "drain")
+s = Server("--port", port)
+check(s.port == port and s.get("/health")[0] == 200, "the same port again")
+check(s.stop() == 0, "drain")
+done()

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Usage, exit codes, and where options come from. SPDX-License-Identifier: Apache-2.0"""
+import os
+import socket
+
+from harness import BUILD, TINY, check, clean_env, device, done, program, run, work
+
+DEV = device()
+PROGRAMS = ["infer-run", "infer-serve", "infer-probe", "infer-bench", "infer-eval"]
+PROGRAMS = [p for p in PROGRAMS if os.path.exists(program(p))]
+VERB = {"infer-eval": ["perplexity"]}
+
+
+def refuses(rc, says, name, *args, **kw):
+    r = run(name, *args, **kw)
+    check(r.rc == rc, "%s %s: exit code" % (name, args), r)
+    check(r.out == "", "%s %s: stdout is for text" % (name, args), r)
+    check(len(r.said) == 1 and r.said[0].startswith(name + ": ") and says in r.said[0],
+          "%s %s: one line with %r" % (name, args, says), r.said)
+
+
+for p in PROGRAMS:
+    r = run(p, "--help")
+    check(r.rc == 0 and r.out.startswith("usage: " + p) and r.err == "", p + " --help", r)
+    r = run(p, "--version")
+    check(r.rc == 0 and r.out.startswith(p + " ") and r.out.count("\n") == 1, p + " --version", r)
+    verb = VERB.get(p, [])
+    refuses(2, "--nonsense", p, *verb, "--nonsense")
+    refuses(2, "not built yet", p, *verb, "-m", TINY, "--lora", "x.gguf")
+    refuses(2, "not built yet", p, *verb, "-m", TINY, "--cpu-moe")
+    refuses(2, "not built yet", p, *verb, "-m", TINY, env=clean_env(INFER_PLAN="x"))
+    refuses(2, "--config", p, *verb, "--config") if p else None
+    if p != "infer-probe":
+        refuses(2, "-m FILE", p, *verb)
+
+# Files: absent, no model, broken.
+text = os.path.join(work, "text")
+with open(text, "w") as f:
+    f.write("no model " * 1000)
+broken = os.path.join(work, "broken.gguf")
+with open(TINY, "rb") as f:
+    whole = f.read()
+with open(broken, "wb") as f:
+    f.write(whole[: len(whole) // 2])
+for p, more in (("infer-run", ["--raw", "-p", "x"]), ("infer-bench", []), ("infer-eval", ["perplexity", "-f", text])):
+    refuses(1, "No such file", p, "-m", os.path.join(work, "absent.gguf"), *more)
+    refuses(5, "byte 0", p, "-m", text, *more)
+    refuses(5, "broken.gguf", p, "-m", broken, *more)
+    refuses(3, "nosuch0", p, "-m", TINY, "-dev", "nosuch0", *more)
+    refuses(2, "q9", p, "-m", TINY, "-dev", DEV, "-ctk", "q9", *more)
+    refuses(2, "not built yet", p, "-m", TINY, "-dev", DEV, "-sm", "tensor", *more)
+refuses(4, "does not fit", "infer-run", "-m", TINY, "-dev", DEV, "--raw", "-p", "x", "--kv-cache-memory", "100")
+
+# --check-model: 0, or 5 with where and what.
+r = run("infer-probe", "--check-model", TINY)
+check(r.rc == 0 and ": ok: llama" in r.out and not r.said, "check of a good model", r)
+r = run("infer-probe", "--check-model", broken)
+check(r.rc == 5 and r.out == "" and "broken.gguf" in r.err, "check of a broken model", r)
+r = run("infer-probe", "--check-model", text)
+check(r.rc == 5 and "byte 0" in r.err, "check of no model", r)
+
+# infer-run's own rules.
+refuses(2, "-p and -f", "infer-run", "-m", TINY, "-p", "x", "-f", text)
+refuses(2, "--json", "infer-run", "-m", TINY, "-p", "x", "--raw", "--logprobs", "3")
+refuses(2, "chat template", "infer-run", "-m", TINY, "-dev", DEV, "-p", "x")
+refuses(2, "empty", "infer-run", "-m", TINY, "-dev", DEV, "--raw", "-p", "")
+refuses(2, "positional", "infer-run", "-m", TINY, "positional")
+refuses(2, "--temp", "infer-run", "-m", TINY, "--temp", "hot")
+refuses(2, "--stop", "infer-run", "-m", TINY, "-p", "x", "--raw", *["--stop", "x"] * 17)
+refuses(2, "serve: not built yet", "infer-bench", "serve")
+refuses(2, "verify: not built yet", "infer-eval", "verify", "-m", TINY)
+refuses(2, "hellaswag", "infer-eval", "hellaswag", "-m", TINY)
+refuses(2, "against what", "infer-eval", "kld", "-m", TINY, "-f", text)
+refuses(2, "-f FILE", "infer-eval", "perplexity", "-m", TINY)
+refuses(2, "--measure", "infer-probe", "--measure")
+refuses(2, "--machine", "infer-probe", "--machine", "x.xml")
+
+# A template that cannot be compiled or that refuses.
+refuses(1, "nosuchfilter", "infer-run", "-m", TINY, "-dev", DEV, "-p", "x", "--chat-template", "{{ x|nosuchfilter }}")
+refuses(2, "please do not", "infer-run", "-m", TINY, "-dev", DEV, "-p", "x", "--chat-template",
+        "{{ raise_exception('please do not') }}")
+
+# The order: flag, environment, file, default. The number of tokens shows who won.
+config = os.path.join(work, "config")
+with open(config, "w") as f:
+    f.write("# ours\nn-predict = 3\ntemp = 0\nraw\nport = 99  \n")
+
+
+def n_tokens(*args, **env):
+    r = run("infer-run", "-m", TINY, "-dev", DEV, "-p", "abc", "--json", *args, env=clean_env(**env))
+    import json
+    return len(json.loads(r.out)["ids"]) if check(r.rc == 0, "run %s %s" % (args, env), r) else None
+
+
+check(n_tokens("--raw", "-n", "5", "--config", config, INFER_N_PREDICT="4") == 5, "the flag wins")
+check(n_tokens("--config", config, INFER_N_PREDICT="4") == 4, "then the environment")
+check(n_tokens("--config", config, INFER_MAX_TOKENS="6") == 6, "which takes other spellings, too")
+check(n_tokens("--config", config) == 3, "then the file")
+check(n_tokens(INFER_CONFIG=config) == 3, "which the environment may name")
+with open(config, "a") as f:
+    f.write("nonsense = 1\n")
+refuses(2, "line 6: \"nonsense\"", "infer-run", "-m", TINY, "--config", config)
+refuses(1, "absent.conf", "infer-run", "-m", TINY, "--config", os.path.join(work, "absent.conf"))
+
+# infer VERB.
+r = run("infer", "run", "--version")
+check(r.rc == 0 and r.out.startswith("infer-run "), "infer run", r)
+r = run("infer", "nosuchverb")
+check(r.rc == 2 and r.out == "", "infer nosuchverb", r)
+r = run("infer", "../infer-run")
+check(r.rc == 2 and "not a verb" in r.err, "a verb is no path", r)
+r = run("infer")
+check(r.rc == 2, "infer alone", r)
+r = run("infer", "--help")
+check(r.rc == 0 and "serve" in r.out, "infer --help", r)
+
+# A port that is taken, an address that is not ours, and a bad key file.
+if "infer-serve" in PROGRAMS:
+    s = socket.socket()
+    s.bind(("127.0.0.1", 0))
+    s.listen()
+    port = s.getsockname()[1]
+    r = run("infer-serve", "-m", TINY, "-dev", DEV, "--port", port)
+    check(r.rc == 7 and r.out == "" and str(port) in r.said[0] and "in use" in r.said[0], "a taken port", r)
+    r = run("infer-serve", "-m", TINY, "-dev", DEV, "--host", "192.0.2.1", "--port", port)
+    check(r.rc == 7, "a foreign address", r)
+    r = run("infer-serve", "-m", TINY, "-dev", DEV, "--host", "no.such.host.invalid")
+    check(r.rc == 7, "an unknown host", r)
+    refuses(1, "absent.keys", "infer-serve", "-m", TINY, "--api-key-file", os.path.join(work, "absent.keys"))
+    with open(os.path.join(work, "empty.keys"), "w") as f:
+        f.write("# none\n\n")
+    refuses(2, "holds no key", "infer-serve", "-m", TINY, "--api-key-file", os.path.join(work, "empty.keys"))
+    refuses(2, "is empty", "infer-serve", "-m", TINY, "--api-key", "")
+    r = run("infer-serve", "-m", broken, "--port", 0)
+    check(r.rc == 5, "a server with a broken model", r)
+    r = run("infer-serve", "-m", TINY, "--port", 0, "-dev", "nosuch0")
+    check(r.rc == 3, "a server without its device", r)
+
+# Log lines as JSON.
+r = run("infer-run", "-m", TINY, "-dev", DEV, "--raw", "-p", "x", "-n", "1", "-v", "--log-format", "json")
+import json
+for line in r.err.splitlines():
+    o = json.loads(line)
+    check(set(o) == {"time", "level", "area", "msg"}, "a log line", line)
+check(r.err.count("\n") >= 2 and r.rc == 0, "-v logs", r)
+done()
