@@ -421,7 +421,7 @@ static infer_status build(infer_plan *p, infer_error *err)
                                       .max_seqs = o->n_parallel,
                                       .max_logits = o->max_logit_rows,
                                       .max_blocks = (o->ctx_size + p->block_size - 1) / p->block_size,
-                                      .max_bias = o->n_parallel * 320};
+                                      .max_bias = o->n_parallel * INFER_ROW_BIAS};
     INFER_TRY(infer_step_layout_make(&p->dec.step, err));
     p->dec.block_size = p->block_size;
     p->dec.n_blocks = p->n_blocks;
@@ -496,7 +496,7 @@ static infer_status defaults(infer_plan *p, infer_error *err)
         o->max_batched_tokens = 512;
     if (o->max_batched_tokens < o->n_parallel)
         o->max_batched_tokens = o->n_parallel;
-    if (!o->max_logit_rows)
+    if (o->max_logit_rows < o->n_parallel) /* every running request must be able to sample */
         o->max_logit_rows = o->n_parallel;
     if (o->memory_utilization == 0)
         o->memory_utilization = 0.9;

@@ -78,6 +78,13 @@ struct infer_model {
 
 #define INFER_MODEL_MAX_PARTS 16u
 
+/* Entries of a step's bias list that one sampled row may take: what its request asks for, and ids forbidden before
+ * min_tokens. */
+#define INFER_MAX_BIAS     300u
+#define INFER_MAX_STOP_IDS 256u
+#define INFER_MAX_END_IDS  64u
+#define INFER_ROW_BIAS     (INFER_MAX_BIAS + INFER_MAX_STOP_IDS + INFER_MAX_END_IDS)
+
 /* The instance of a weight on a device that serves op `use`; planned (one hal query) on first need. */
 infer_status infer_plan_weight(infer_plan *p, int32_t dev, uint64_t ref, infer_op_id use, infer_weight_inst **out,
                                infer_error *err);

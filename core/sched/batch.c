@@ -20,11 +20,12 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
     s->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : s->max_tokens;
     INFER_TRY(infer_kv_pool_create(p->n_blocks, p->block_size, &s->pool, err));
     s->running = infer_calloc(s->max_running, sizeof *s->running);
+    s->order = infer_calloc(s->max_running, sizeof *s->order);
     s->batch = infer_calloc(s->max_running, sizeof *s->batch);
     s->copies = infer_calloc(s->max_running, sizeof *s->copies);
     s->inits = infer_calloc(s->max_running, sizeof *s->inits);
     s->slot_used = infer_calloc(s->max_running, 1);
-    if (!s->running || !s->batch || !s->copies || !s->inits || !s->slot_used) {
+    if (!s->running || !s->order || !s->batch || !s->copies || !s->inits || !s->slot_used) {
         infer_sched_destroy(s);
         return infer_error_set(err, INFER_E_NO_MEMORY, "scheduler: no host memory");
     }
@@ -35,6 +36,7 @@ void infer_sched_destroy(infer_sched *s)
 {
     infer_kv_pool_destroy(s->pool);
     infer_free(s->running);
+    infer_free(s->order);
     infer_free(s->batch);
     infer_free(s->copies);
     infer_free(s->inits);
@@ -85,31 +87,58 @@ void infer_sched_remove(infer_sched *s, infer_req *r)
     infer_kv_seq_free(s->pool, &r->seq);
 }
 
-/* Gives up the newest running request that has no rows in this step yet, to be computed again later. */
-static int preempt(infer_sched *s, const infer_req *keep)
+/* Whether a gives way to b: the lower priority first, then the newer. */
+static int gives_way(const infer_sched *s, const infer_req *a, const infer_req *b)
 {
-    for (uint32_t i = s->n_running; i-- > 0;) {
-        infer_req *v = s->running[i];
-        if (v == keep || v->step_rows)
-            continue;
-        stop_running(s, v);
-        infer_sched_enqueue(s, v, 1);
-        s->preemptions++;
-        return 1;
-    }
-    return 0;
+    if (a->priority != b->priority)
+        return a->priority > b->priority;
+    uint32_t i = 0;
+    while (s->running[i] != a && s->running[i] != b)
+        i++;
+    return s->running[i] == b;
 }
 
-/* Room for n more tokens; preempts others while that helps. */
-static int make_room(infer_sched *s, infer_req *r, uint64_t n)
+/* Gives up the running request that gives way to all others and has no rows in this step, to be computed again later;
+ * never `keep`, nor one that `keep` gives way to: whoever stands first always goes on. */
+static int preempt(infer_sched *s, const infer_req *keep)
 {
-    while (infer_kv_seq_need(s->pool, &r->seq, n) > infer_kv_pool_free(s->pool))
-        if (!preempt(s, r))
-            return 0;
+    infer_req *victim = NULL;
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        infer_req *v = s->running[i];
+        if (v != keep && !v->step_rows && gives_way(s, v, keep) && (!victim || gives_way(s, v, victim)))
+            victim = v;
+    }
+    if (!victim)
+        return 0;
+    stop_running(s, victim);
+    infer_sched_enqueue(s, victim, 1);
+    s->preemptions++;
     return 1;
 }
 
-static void put_sampling(infer_sched *s, infer_step_image *im, infer_req *r, const infer_tokenizer *tok, uint32_t row)
+/* Tokens that fit without another block of the pool, and with all that are free. */
+static uint64_t room_of(const infer_sched *s, const infer_req *r)
+{
+    uint64_t n = infer_kv_pool_block_size(s->pool), free = infer_kv_pool_free(s->pool);
+    uint64_t slack = r->seq.n_blocks * n - r->seq.n_tokens;
+    if (slack && infer_kv_seq_need(s->pool, &r->seq, 1)) /* its last block is to be copied first */
+        return free ? slack + (free - 1) * n : 0;
+    return slack + free * n;
+}
+
+/* Room for n more tokens, or as many as there is room for; preempts others while that helps. */
+static uint32_t make_room(infer_sched *s, infer_req *r, uint32_t n)
+{
+    while (infer_kv_seq_need(s->pool, &r->seq, n) > infer_kv_pool_free(s->pool)) {
+        if (preempt(s, r))
+            continue;
+        uint64_t room = room_of(s, r);
+        return room < n ? (uint32_t)room : n;
+    }
+    return n;
+}
+
+static void put_sampling(infer_sched *s, infer_step_image *im, infer_req *r, uint32_t row)
 {
     const infer_sampling *sp = &r->sampling;
     infer_sample_row *o = &im->sample_rows[row];
@@ -126,12 +155,11 @@ static void put_sampling(infer_sched *s, infer_step_image *im, infer_req *r, con
                             .bias_first = im->n_bias};
     memcpy(&im->bias[im->n_bias], r->bias, sp->n_bias * sizeof *r->bias);
     im->n_bias += sp->n_bias;
-    /* Before min_tokens every end token is forbidden; there are few. */
-    if (tok && r->n_tokens - r->n_prompt < r->min_tokens) {
-        uint32_t room = 20;
-        for (uint32_t i = 0; i < r->n_stop_ids && room; i++, room--)
+    /* Before min_tokens whatever would end the request is forbidden. */
+    if (r->n_tokens - r->n_prompt < r->min_tokens) {
+        for (uint32_t i = 0; i < r->n_stop_ids; i++)
             im->bias[im->n_bias++] = (infer_sample_bias){r->stop_ids[i], -INFINITY};
-        for (uint32_t i = 0; i < s->n_end_ids && room; i++, room--)
+        for (uint32_t i = 0; i < s->n_end_ids && !(r->flags & INFER_REQ_IGNORE_EOS); i++)
             im->bias[im->n_bias++] = (infer_sample_bias){s->end_ids[i], -INFINITY};
     }
     o->bias_count = im->n_bias - o->bias_first;
@@ -141,8 +169,14 @@ static void put_sampling(infer_sched *s, infer_step_image *im, infer_req *r, con
     }
 }
 
+/* Whether the caller waits for the logits after token t. */
+static int wants_logits(const infer_req *r, uint64_t t)
+{
+    return r->on_logits && t < r->n_prompt && t >= r->n_logits_given;
+}
+
 /* Adds `n` rows of a request, for which there is room, to the image. */
-static void put_rows(infer_sched *s, infer_step_image *im, infer_req *r, uint32_t n, const infer_tokenizer *tok)
+static void put_rows(infer_sched *s, infer_step_image *im, infer_req *r, uint32_t n)
 {
     uint32_t n_copy = 0, seq = im->n_seqs++;
     infer_kv_seq_grow(s->pool, &r->seq, n, &s->copies[s->n_copies], &n_copy);
@@ -157,10 +191,11 @@ static void put_rows(infer_sched *s, infer_step_image *im, infer_req *r, uint32_
         im->ids[row] = r->tokens[t];
         im->pos[row] = (int32_t)t;
         im->slots[row] = infer_kv_seq_slot(s->pool, &r->seq, t);
-        int sampled = i + 1 == n && r->step_samples;
-        if (sampled || (r->on_logits && t < r->n_prompt)) {
+        int sampled = i + 1 == n && r->step_samples, wanted = wants_logits(r, t);
+        s->any_logits |= wanted;
+        if (sampled || wanted) {
             if (sampled) {
-                put_sampling(s, im, r, tok, im->n_logits);
+                put_sampling(s, im, r, im->n_logits);
                 s->any_sample = 1;
             } else {
                 im->sample_rows[im->n_logits] =
@@ -174,35 +209,41 @@ static void put_rows(infer_sched *s, infer_step_image *im, infer_req *r, uint32_
     im->q_start[seq + 1] = (int32_t)im->n_tokens;
     memcpy(&im->block_table[(size_t)seq * s->max_blocks], r->seq.blocks, r->seq.n_blocks * sizeof(int32_t));
     s->any_top |= r->step_samples && r->n_top;
-    s->any_logits |= r->on_logits != NULL;
     s->batch[s->n_batch++] = r;
 }
 
 /* How many rows of a request fit the step's budgets of rows and logits. */
 static uint32_t chunk_of(const infer_sched *s, const infer_step_image *im, const infer_req *r)
 {
-    uint64_t n = r->n_tokens - r->n_computed;
+    uint64_t left = r->n_tokens - r->n_computed, n = left;
     uint64_t budget = s->max_tokens - im->n_tokens, logits = s->max_logits - im->n_logits;
     if (n > budget)
         n = budget;
     if (n > s->prefill_chunk)
         n = s->prefill_chunk;
-    if (r->on_logits && r->n_computed < r->n_prompt && n > logits)
-        n = logits;
-    return logits ? (uint32_t)n : 0;
+    if (r->on_logits && r->n_logits_given < r->n_prompt) {
+        uint64_t from = r->n_logits_given > r->n_computed ? r->n_logits_given : r->n_computed;
+        if (n > from - r->n_computed + logits)
+            n = from - r->n_computed + logits;
+    }
+    if (n == left && !logits) /* the last row samples */
+        n--;
+    return (uint32_t)n;
 }
 
-static int admit(infer_sched *s, infer_step_image *im, infer_req *r, const infer_tokenizer *tok, uint64_t now)
+static int admit(infer_sched *s, infer_step_image *im, infer_req *r, uint64_t now)
 {
     uint32_t n = chunk_of(s, im, r);
     if (!n)
         return 0;
-    /* A request starts when its whole known text fits, so that it is not preempted at once; alone it always starts. */
-    if (s->n_running &&
-        infer_kv_seq_need(s->pool, &r->seq, r->n_tokens - r->n_computed + 1) > infer_kv_pool_free(s->pool))
+    /* A request starts when its whole known text and a token fit, so that it is not preempted at once; alone it always
+     * starts. */
+    uint64_t text = r->n_tokens < r->cap_tokens ? r->n_tokens + 1 : r->n_tokens;
+    if (s->n_running && infer_kv_seq_need(s->pool, &r->seq, text) > infer_kv_pool_free(s->pool))
         return 0;
-    if (infer_kv_seq_need(s->pool, &r->seq, n) > infer_kv_pool_free(s->pool))
-        return 0;
+    uint64_t room = room_of(s, r);
+    if (n > room)
+        n = (uint32_t)room;
     int32_t slot = 0;
     while (s->slot_used[slot])
         slot++;
@@ -216,11 +257,26 @@ static int admit(infer_sched *s, infer_step_image *im, infer_req *r, const infer
         r->t_first_run = now;
     if (r->counts)
         infer_req_count(r, s->n_vocab);
-    put_rows(s, im, r, n, tok);
+    put_rows(s, im, r, n);
     return 1;
 }
 
-uint32_t infer_sched_build(infer_sched *s, infer_step_image *im, const infer_tokenizer *tok, uint64_t now)
+/* One pass over the running ones: decodes, or prompts. Preemption shortens the list meanwhile, hence the copy. */
+static void put_running(infer_sched *s, infer_step_image *im, int decode)
+{
+    uint32_t n = s->n_running;
+    memcpy(s->order, s->running, n * sizeof *s->order);
+    for (uint32_t i = 0; i < n; i++) {
+        infer_req *r = s->order[i];
+        if (r->slot < 0 || r->step_rows || (r->n_tokens - r->n_computed == 1) != decode)
+            continue;
+        uint32_t rows = chunk_of(s, im, r);
+        if (rows && (rows = make_room(s, r, rows)))
+            put_rows(s, im, r, rows);
+    }
+}
+
+uint32_t infer_sched_build(infer_sched *s, infer_step_image *im, uint64_t now)
 {
     im->n_tokens = im->n_seqs = im->n_logits = im->n_bias = 0;
     im->q_start[0] = 0;
@@ -229,22 +285,11 @@ uint32_t infer_sched_build(infer_sched *s, infer_step_image *im, const infer_tok
     uint64_t preempted = s->preemptions;
     for (uint32_t i = 0; i < s->n_running; i++)
         s->running[i]->step_rows = 0;
-    for (int decode = 1; decode >= 0; decode--) {
-        for (uint32_t i = 0; i < s->n_running; i++) {
-            infer_req *r = s->running[i];
-            if (r->step_rows || (r->n_tokens - r->n_computed == 1) != decode)
-                continue;
-            uint32_t n = chunk_of(s, im, r);
-            if (!n || !make_room(s, r, n))
-                continue;
-            /* Preemption shifts the list; it takes from behind, so r is still there. */
-            while (s->running[i] != r)
-                i--;
-            put_rows(s, im, r, n, tok);
-        }
-    }
+    put_running(s, im, 1);
+    put_running(s, im, 0);
+    /* The running ones had their choice: a block that is free now is one that none of them could use. */
     while (s->waiting && s->preemptions == preempted && s->n_running < s->max_running && im->n_tokens < s->max_tokens)
-        if (!admit(s, im, s->waiting, tok, now))
+        if (!admit(s, im, s->waiting, now))
             break;
     return im->n_tokens;
 }

@@ -28,21 +28,44 @@ struct infer_engine {
     uint32_t n_cancels, cap_cancels;
     int stop;
     infer_engine_stats stats;
+    char fatal_text[INFER_ERROR_TEXT]; /* for stats.fatal */
 };
 
 /* ---- Ending requests --------------------------------------------------------------------------------------------- */
 
-static void push_done(infer_engine *e, infer_req *r, uint32_t finish, infer_status s, const char *error,
-                      const char *text, size_t n_text)
+/* What the scheduler's state says, for those who ask. e->lock is held. */
+static void note_state(infer_engine *e)
 {
+    infer_engine_stats *st = &e->stats;
+    const infer_sched *s = &e->sched;
+    st->n_running = s->n_running;
+    st->n_waiting = s->n_waiting;
+    st->preemptions = s->preemptions;
+    st->blocks_used = infer_kv_pool_total(s->pool) - infer_kv_pool_free(s->pool);
+    st->kv_tokens_used = 0;
+    for (uint32_t i = 0; i < s->n_running; i++)
+        st->kv_tokens_used += s->running[i]->seq.n_tokens;
+}
+
+/* Ends a request that the scheduler knows: its blocks go back, its held text leaves with the last event. */
+static void finish(infer_engine *e, infer_req *r, uint32_t how, infer_status s, const char *error)
+{
+    const char *text = "", *tail = "";
+    size_t n = 0, n_tail = 0;
+    infer_sched_remove(&e->sched, r);
+    if (r->detok && how != INFER_FINISH_ERROR) {
+        if (infer_detok_flush(r->detok, &tail, &n_tail) != INFER_OK)
+            n_tail = 0;
+        infer_req_flush(r, tail, n_tail, &text, &n);
+    }
     infer_event ev = {.id = r->id,
                       .user = r->user,
                       .type = INFER_EVENT_DONE,
-                      .finish = finish,
+                      .finish = how,
                       .status = s,
                       .token = -1,
                       .text = text,
-                      .n_text = n_text,
+                      .n_text = n,
                       .error = error,
                       .n_prompt = r->n_prompt,
                       .n_generated = r->n_tokens - r->n_prompt,
@@ -51,32 +74,12 @@ static void push_done(infer_engine *e, infer_req *r, uint32_t finish, infer_stat
                       .t_first_token = r->t_first_token,
                       .t_end = infer_clock_ns()};
     pthread_mutex_lock(&e->lock);
-    e->stats.finished += finish == INFER_FINISH_STOP || finish == INFER_FINISH_LENGTH;
-    e->stats.cancelled += finish == INFER_FINISH_CANCELLED;
-    e->stats.failed += finish == INFER_FINISH_ERROR;
+    e->stats.finished += how == INFER_FINISH_STOP || how == INFER_FINISH_LENGTH;
+    e->stats.cancelled += how == INFER_FINISH_CANCELLED;
+    e->stats.failed += how == INFER_FINISH_ERROR;
+    note_state(e);
     pthread_mutex_unlock(&e->lock);
     infer_events_push(&e->events, &ev);
-}
-
-/* Ends a request that the scheduler knows. Its text that was held back is given out, unless a stop string ended it. */
-static void finish(infer_engine *e, infer_req *r, uint32_t how, infer_status s, const char *error)
-{
-    const char *text = "";
-    size_t n = 0;
-    infer_sched_remove(&e->sched, r);
-    if (r->detok && how != INFER_FINISH_ERROR) {
-        const char *tail;
-        size_t n_tail;
-        int stopped = 0;
-        if (!r->text_stopped && infer_detok_flush(r->detok, &tail, &n_tail) == INFER_OK && n_tail) {
-            const char *given;
-            size_t n_given;
-            if (infer_req_text(r, tail, n_tail, &given, &n_given, &stopped) == INFER_OK)
-                r->n_held += n_given; /* everything leaves with this event */
-        }
-        infer_req_flush(r, &text, &n);
-    }
-    push_done(e, r, how, s, error, text, n);
     infer_req_destroy(r);
 }
 
@@ -96,30 +99,46 @@ static void give_logits(infer_engine *e, infer_req *r, const infer_step_result *
     for (uint32_t i = 0; i < r->step_n_logits; i++) {
         uint32_t row = r->step_first_logit + i;
         uint64_t pos = (uint64_t)im->pos[im->logit_rows[row]];
-        if (pos < r->n_prompt)
-            r->on_logits(r->logits_user, pos, res->logits + (size_t)row * e->n_vocab, e->n_vocab);
+        if (pos < r->n_logits_given || pos >= r->n_prompt) /* computed again after a preemption, or output */
+            continue;
+        r->n_logits_given = pos + 1;
+        r->on_logits(r->logits_user, pos, res->logits + (size_t)row * e->n_vocab, e->n_vocab);
     }
 }
 
-/* A new token: counts it, gives out its text, and says whether the request ends with it (0: no). */
-static uint32_t take_token(infer_engine *e, infer_req *r, const infer_step_result *res, uint64_t now)
+/* How a request goes on after a token; status and error go with INFER_FINISH_ERROR. */
+typedef struct outcome {
+    uint32_t finish; /* 0: it goes on */
+    infer_status status;
+    const char *error;
+} outcome;
+
+static outcome failed(infer_status s, const char *error)
+{
+    return (outcome){INFER_FINISH_ERROR, s, error};
+}
+
+/* Takes a token in: counts it and gives out its text. */
+static outcome take_token(infer_engine *e, infer_req *r, const infer_step_result *res, uint64_t now)
 {
     uint32_t row = r->step_first_logit + r->step_n_logits - 1;
     int32_t id = res->ids[row];
     if (id < 0 || (uint32_t)id >= e->n_vocab)
-        return INFER_FINISH_ERROR;
+        return failed(INFER_E_INVALID, "sampling: every token is forbidden, or no logit is a number");
     if (!r->t_first_token)
         r->t_first_token = now;
     if (infer_req_is_end(r, e->tok, id))
-        return INFER_FINISH_STOP;
+        return (outcome){INFER_FINISH_STOP, INFER_OK, NULL};
     r->tokens[r->n_tokens++] = id;
     const char *text = "", *given = "";
     size_t n_text = 0, n_given = 0;
-    int stopped = 0;
-    if (r->detok && (infer_detok_push(r->detok, id, &text, &n_text) != INFER_OK ||
-                     infer_req_text(r, text, n_text, &given, &n_given, &stopped) != INFER_OK))
-        return INFER_FINISH_ERROR;
-    r->text_stopped = stopped;
+    infer_status s = INFER_OK;
+    /* A row of the output matrix past the vocabulary has no text. */
+    if (r->detok && (uint32_t)id < infer_tokenizer_n_tokens(e->tok) &&
+        (s = infer_detok_push(r->detok, id, &text, &n_text)) == INFER_OK)
+        s = infer_req_text(r, text, n_text, &given, &n_given, &r->text_stopped);
+    if (s != INFER_OK)
+        return failed(s, "text of a token: no host memory");
     for (uint32_t i = 0; i < r->n_top; i++)
         e->top[i] = (infer_logprob){res->top_ids[(size_t)row * res->n_top + i],
                                     res->top_logprobs[(size_t)row * res->n_top + i]};
@@ -132,36 +151,24 @@ static uint32_t take_token(infer_engine *e, infer_req *r, const infer_step_resul
                       .top = e->top,
                       .text = given,
                       .n_text = n_given};
-    infer_events_push(&e->events, &ev);
-    if (stopped)
-        return INFER_FINISH_STOP;
-    return r->n_tokens >= r->cap_tokens ? INFER_FINISH_LENGTH : 0;
+    if ((s = infer_events_push(&e->events, &ev)) != INFER_OK)
+        return failed(s, "events: no host memory for another token");
+    if (r->text_stopped)
+        return (outcome){INFER_FINISH_STOP, INFER_OK, NULL};
+    return (outcome){r->n_tokens >= r->cap_tokens ? INFER_FINISH_LENGTH : 0, INFER_OK, NULL};
 }
 
 static void after_step(infer_engine *e, const infer_step_result *res, uint64_t step_ns)
 {
     infer_sched *s = &e->sched;
     uint64_t now = infer_clock_ns(), prompt = 0, made = 0;
+    /* The step's figures stand before anybody hears of its tokens. */
     for (uint32_t i = 0; i < s->n_batch; i++) {
-        infer_req *r = s->batch[i];
-        uint64_t before = r->n_computed;
-        r->n_computed += r->step_rows;
-        if (before < r->n_prompt)
-            prompt += (r->n_computed < r->n_prompt ? r->n_computed : r->n_prompt) - before;
-        if (r->on_logits)
-            give_logits(e, r, res);
-        uint32_t end = 0;
-        if (r->step_samples) {
-            end = take_token(e, r, res, now);
-            made++;
-        } else if (r->n_computed == r->n_tokens) {
-            end = INFER_FINISH_LENGTH;
-        }
-        r->step_rows = 0;
-        if (end)
-            finish(e, r, end, end == INFER_FINISH_ERROR ? INFER_E_INTERNAL : INFER_OK,
-                   end == INFER_FINISH_ERROR ? "sampling gave no token: every logit is forbidden or not a number"
-                                             : NULL);
+        const infer_req *r = s->batch[i];
+        uint64_t end = r->n_computed + r->step_rows;
+        if (r->n_computed < r->n_prompt)
+            prompt += (end < r->n_prompt ? end : r->n_prompt) - r->n_computed;
+        made += (uint64_t)r->step_samples;
     }
     pthread_mutex_lock(&e->lock);
     infer_engine_stats *st = &e->stats;
@@ -175,6 +182,20 @@ static void after_step(infer_engine *e, const infer_step_result *res, uint64_t s
     if (made)
         st->last_token_ns = now;
     pthread_mutex_unlock(&e->lock);
+    for (uint32_t i = 0; i < s->n_batch; i++) {
+        infer_req *r = s->batch[i];
+        outcome o = {0};
+        r->n_computed += r->step_rows;
+        if (r->on_logits)
+            give_logits(e, r, res);
+        if (r->step_samples)
+            o = take_token(e, r, res, now);
+        else if (r->n_computed == r->n_tokens)
+            o.finish = INFER_FINISH_LENGTH;
+        r->step_rows = 0;
+        if (o.finish)
+            finish(e, r, o.finish, o.status, o.error);
+    }
 }
 
 /* ---- The loop ---------------------------------------------------------------------------------------------------- */
@@ -190,20 +211,9 @@ static infer_req *find_req(infer_engine *e, uint64_t id)
     return NULL;
 }
 
-/* Takes what other threads left: new requests and cancellations. Waits when there is nothing to do. 0: stop. */
-static int take_inbox(infer_engine *e)
+/* Requests that were left by other threads go to the scheduler. e->lock is held. */
+static void take_requests(infer_engine *e)
 {
-    pthread_mutex_lock(&e->lock);
-    infer_engine_stats *st = &e->stats;
-    st->n_running = e->sched.n_running;
-    st->n_waiting = e->sched.n_waiting;
-    st->preemptions = e->sched.preemptions;
-    st->blocks_used = infer_kv_pool_total(e->sched.pool) - infer_kv_pool_free(e->sched.pool);
-    st->kv_tokens_used = 0;
-    for (uint32_t i = 0; i < e->sched.n_running; i++)
-        st->kv_tokens_used += e->sched.running[i]->seq.n_tokens;
-    while (!e->stop && !e->inbox && !e->n_cancels && !e->sched.n_running && !e->sched.waiting)
-        pthread_cond_wait(&e->work, &e->lock);
     infer_req *in = e->inbox;
     e->inbox = NULL;
     e->inbox_end = &e->inbox;
@@ -213,7 +223,17 @@ static int take_inbox(infer_engine *e)
         infer_sched_enqueue(&e->sched, in, 0);
         in = next;
     }
-    st->n_waiting = e->sched.n_waiting;
+}
+
+/* Takes what other threads left: new requests and cancellations. Waits when there is nothing to do. 0: stop. */
+static int take_inbox(infer_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    note_state(e);
+    while (!e->stop && !e->inbox && !e->n_cancels && !e->sched.n_running && !e->sched.waiting)
+        pthread_cond_wait(&e->work, &e->lock);
+    take_requests(e);
+    note_state(e);
     int go = !e->stop;
     while (e->n_cancels) {
         uint64_t id = e->cancels[--e->n_cancels];
@@ -228,6 +248,8 @@ static int take_inbox(infer_engine *e)
     return go;
 }
 
+/* A failure of a request's or a program's radius ends those that were in the step. Any other ends the engine's work:
+ * its queue, with all that lies in the devices' memory, cannot be trusted any more. */
 static void step_failed(infer_engine *e, infer_status s, const char *why)
 {
     if (infer_status_radius(s) < infer_status_radius(INFER_E_QUEUE)) {
@@ -236,7 +258,9 @@ static void step_failed(infer_engine *e, infer_status s, const char *why)
         return;
     }
     pthread_mutex_lock(&e->lock);
-    e->stats.fatal = s;
+    e->stats.fatal = s; /* nothing is taken in from here on */
+    snprintf(e->fatal_text, sizeof e->fatal_text, "%s", why);
+    take_requests(e);
     pthread_mutex_unlock(&e->lock);
     finish_all(e, INFER_FINISH_ERROR, s, why);
     infer_events_fatal(&e->events, s);
@@ -248,7 +272,7 @@ static void *engine_main(void *arg)
     infer_step_image *im = infer_runner_image(e->runner);
     while (take_inbox(e)) {
         uint64_t t0 = infer_clock_ns();
-        uint32_t rows = infer_sched_build(&e->sched, im, e->tok, t0);
+        uint32_t rows = infer_sched_build(&e->sched, im, t0);
         if (!rows)
             continue;
         infer_sched *s = &e->sched;
@@ -262,6 +286,7 @@ static void *engine_main(void *arg)
         infer_step_result res;
         infer_error err = {0};
         pthread_mutex_lock(&e->lock);
+        note_state(e);
         e->stats.step_tokens_last = rows;
         e->stats.step_seqs_last = s->n_batch;
         pthread_mutex_unlock(&e->lock);
@@ -271,7 +296,7 @@ static void *engine_main(void *arg)
         else
             after_step(e, &res, infer_clock_ns() - t0);
     }
-    finish_all(e, INFER_FINISH_CANCELLED, INFER_E_CANCELLED, NULL);
+    finish_all(e, INFER_FINISH_CANCELLED, INFER_E_CANCELLED, NULL); /* with those that came before the stop */
     return NULL;
 }
 
@@ -294,11 +319,14 @@ infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt
     e->n_vocab = m->plan->file->hp.n_vocab;
     e->max_queue = o.max_queue ? o.max_queue : 1024;
     e->cap_cancels = e->max_queue + m->plan->opt.n_parallel;
-    infer_status s = infer_file_tokenizer(m->plan->file, &e->tok, err);
-    if (s == INFER_E_NOT_FOUND)
+    infer_error why = {0};
+    infer_status s = infer_file_tokenizer(m->plan->file, &e->tok, &why);
+    if (s == INFER_E_NOT_FOUND) { /* then there is no text */
         s = INFER_OK;
-    if (s != INFER_OK)
+    } else if (s != INFER_OK) {
+        infer_error_set(err, s, "%s", why.text);
         goto fail;
+    }
     if (!(e->cancels = infer_calloc(e->cap_cancels, sizeof *e->cancels))) {
         s = infer_error_set(err, INFER_E_NO_MEMORY, "engine: no host memory");
         goto fail;
@@ -308,7 +336,7 @@ infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt
         goto fail;
     e->sched.n_vocab = e->n_vocab;
     for (uint32_t i = 0; e->tok && i < e->n_vocab; i++)
-        if (infer_tokenizer_is_end(e->tok, (int32_t)i) && e->sched.n_end_ids < 16)
+        if (infer_tokenizer_is_end(e->tok, (int32_t)i) && e->sched.n_end_ids < INFER_MAX_END_IDS)
             e->sched.end_ids[e->sched.n_end_ids++] = (int32_t)i;
     e->stats = (infer_engine_stats){
         .struct_size = sizeof e->stats, .block_size = m->plan->block_size, .blocks_total = m->plan->n_blocks};
@@ -335,12 +363,6 @@ void infer_engine_destroy(infer_engine *e)
         pthread_mutex_unlock(&e->lock);
         pthread_join(e->thread, NULL);
     }
-    while (e->inbox) {
-        infer_req *next = e->inbox->next;
-        infer_kv_seq_free(e->sched.pool, &e->inbox->seq);
-        infer_req_destroy(e->inbox);
-        e->inbox = next;
-    }
     infer_runner_destroy(e->runner);
     infer_sched_destroy(&e->sched);
     infer_events_destroy(&e->events);
@@ -355,17 +377,18 @@ infer_status infer_engine_submit(infer_engine *e, const infer_request *req, uint
     infer_req *r;
     INFER_TRY(infer_req_create(req, e->tok, e->n_vocab, infer_engine_ctx_size(e), &r, err));
     infer_status s = infer_kv_seq_init(e->sched.pool, &r->seq, r->cap_tokens, err);
-    if (s != INFER_OK) {
-        infer_req_destroy(r);
-        return s;
+    if (s != INFER_OK)
+        goto fail;
+    if ((s = infer_events_reserve(&e->events)) != INFER_OK) {
+        infer_error_set(err, s, "request: no host memory for its events");
+        goto fail;
     }
     pthread_mutex_lock(&e->lock);
+    uint32_t waiting = e->n_inbox + e->stats.n_waiting;
     if (e->stats.fatal != INFER_OK)
-        s = infer_error_set(err, e->stats.fatal, "engine: stopped after %s", infer_status_name(e->stats.fatal));
-    else if (e->stop)
-        s = infer_error_set(err, INFER_E_CANCELLED, "engine: is shutting down");
-    else if (e->n_inbox + e->stats.n_waiting >= e->max_queue)
-        s = infer_error_set(err, INFER_E_BUSY, "queue: %u requests are waiting", e->n_inbox + e->stats.n_waiting);
+        s = infer_error_set(err, e->stats.fatal, "engine: stopped by an earlier failure: %s", e->fatal_text);
+    else if (waiting >= e->max_queue)
+        s = infer_error_set(err, INFER_E_BUSY, "queue: %u requests are waiting, no more are taken", waiting);
     if (s == INFER_OK) {
         *id = r->id = e->next_id++;
         *e->inbox_end = r;
@@ -374,19 +397,21 @@ infer_status infer_engine_submit(infer_engine *e, const infer_request *req, uint
         pthread_cond_signal(&e->work);
     }
     pthread_mutex_unlock(&e->lock);
-    if (s != INFER_OK) {
-        infer_free(r->seq.blocks);
-        infer_req_destroy(r);
-    }
+    if (s == INFER_OK)
+        return s;
+    infer_events_unreserve(&e->events);
+fail:
+    infer_free(r->seq.blocks);
+    infer_req_destroy(r);
     return s;
 }
 
 void infer_engine_cancel(infer_engine *e, uint64_t id)
 {
     pthread_mutex_lock(&e->lock);
-    int known = 0;
-    for (uint32_t i = 0; i < e->n_cancels; i++)
-        known |= e->cancels[i] == id;
+    int known = id == 0 || id >= e->next_id; /* nobody's: not kept until somebody has it */
+    for (uint32_t i = 0; i < e->n_cancels && !known; i++)
+        known = e->cancels[i] == id;
     /* More cancellations than there can be requests name unknown ones: the oldest is dropped. */
     if (!known && e->n_cancels == e->cap_cancels)
         memmove(e->cancels, e->cancels + 1, --e->n_cancels * sizeof *e->cancels);

@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "sched/events.h"
 
-infer_status infer_events_init(infer_events *q)
+void infer_events_init(infer_events *q)
 {
     pthread_condattr_t attr;
     memset(q, 0, sizeof *q);
@@ -16,21 +16,73 @@ infer_status infer_events_init(infer_events *q)
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&q->cond, &attr);
     pthread_condattr_destroy(&attr);
-    return INFER_OK;
+}
+
+static void page_free(infer_event_page *page)
+{
+    infer_free(page->p);
+    infer_buf_free(&page->bytes);
+    *page = (infer_event_page){0};
 }
 
 void infer_events_destroy(infer_events *q)
 {
-    for (int i = 0; i < 2; i++) {
-        infer_free(q->pages[i].p);
-        infer_buf_free(&q->pages[i].bytes);
-    }
+    page_free(&q->pages[0]);
+    page_free(&q->pages[1]);
+    page_free(&q->spare);
     pthread_cond_destroy(&q->cond);
     pthread_mutex_destroy(&q->lock);
 }
 
-/* Appends bytes at an 8-byte boundary and gives their place, as an offset in pointer's clothing: the buffer may move.
- */
+/* Room in a page for `n` more events and `bytes` more bytes. */
+static int page_room(infer_event_page *page, uint32_t n, size_t bytes)
+{
+    uint32_t cap = page->cap ? page->cap : 64;
+    while (cap < page->n + n)
+        cap *= 2;
+    if (cap != page->cap) {
+        infer_event *p = infer_realloc_array(page->p, cap, sizeof *p);
+        if (!p)
+            return 0;
+        page->p = p;
+        page->cap = cap;
+    }
+    if (infer_buf_reserve(&page->bytes, bytes))
+        return 1;
+    page->bytes.failed = 0; /* what it holds is as it was */
+    return 0;
+}
+
+static int page_is_small(const infer_event_page *page, uint32_t reserved)
+{
+    return page->cap < reserved || page->bytes.cap < (size_t)reserved * INFER_EVENT_DONE_BYTES + 1;
+}
+
+infer_status infer_events_reserve(infer_events *q)
+{
+    infer_status s = INFER_E_NO_MEMORY;
+    pthread_mutex_lock(&q->lock);
+    uint32_t n = q->reserved + 1;
+    size_t bytes = (size_t)n * INFER_EVENT_DONE_BYTES;
+    /* The front page is the polling thread's and may not move: a spare one stands ready for the next swap. */
+    if (page_room(&q->pages[1 - q->front], n, bytes) &&
+        (!page_is_small(&q->pages[q->front], n) || page_room(&q->spare, n, bytes))) {
+        q->reserved = n;
+        s = INFER_OK;
+    }
+    pthread_mutex_unlock(&q->lock);
+    return s;
+}
+
+void infer_events_unreserve(infer_events *q)
+{
+    pthread_mutex_lock(&q->lock);
+    q->reserved--;
+    pthread_mutex_unlock(&q->lock);
+}
+
+/* Appends up to `room` bytes at an 8-byte boundary and gives their place, as an offset in pointer's clothing: the
+ * buffer may move. */
 static const void *put(infer_buf *b, const void *p, size_t n)
 {
     static const char pad[8] = {0};
@@ -41,39 +93,33 @@ static const void *put(infer_buf *b, const void *p, size_t n)
     return (const void *)(uintptr_t)at;
 }
 
-static int has_room(infer_event_page *page)
+infer_status infer_events_push(infer_events *q, const infer_event *ev)
 {
-    if (page->n < page->cap)
-        return 1;
-    uint32_t cap = page->cap ? page->cap * 2 : 64;
-    infer_event *p = infer_realloc_array(page->p, cap, sizeof *p);
-    if (!p)
-        return 0;
-    page->p = p;
-    page->cap = cap;
-    return 1;
-}
-
-void infer_events_push(infer_events *q, const infer_event *ev)
-{
+    enum { PADDING = 3 * 8 };
+    infer_status s = INFER_OK;
+    infer_event x = *ev;
+    size_t n_error = ev->error ? strlen(ev->error) : 0, top = ev->n_top * sizeof *ev->top;
     pthread_mutex_lock(&q->lock);
     infer_event_page *page = &q->pages[1 - q->front];
-    if (has_room(page)) {
-        infer_event *e = &page->p[page->n];
-        *e = *ev;
-        e->text = put(&page->bytes, ev->text, ev->n_text);
-        e->top = put(&page->bytes, ev->top, ev->n_top * sizeof *ev->top);
+    if (ev->type == INFER_EVENT_DONE) {
+        const size_t most = INFER_EVENT_DONE_BYTES - PADDING;
+        q->reserved--;
+        n_error = n_error < most ? n_error : most;
+        x.n_text = x.n_text < most - n_error ? x.n_text : most - n_error;
+    } else if (!page_room(page, 1 + q->reserved,
+                          x.n_text + top + PADDING + (size_t)q->reserved * INFER_EVENT_DONE_BYTES)) {
+        s = INFER_E_NO_MEMORY;
+    }
+    if (s == INFER_OK) {
+        x.text = put(&page->bytes, ev->text, x.n_text);
+        x.top = put(&page->bytes, ev->top, top);
         if (ev->error)
-            e->error = put(&page->bytes, ev->error, strlen(ev->error));
-        if (page->bytes.failed)
-            q->fatal = INFER_E_NO_MEMORY;
-        else
-            page->n++;
-    } else {
-        q->fatal = INFER_E_NO_MEMORY;
+            x.error = put(&page->bytes, ev->error, n_error);
+        page->p[page->n++] = x;
     }
     pthread_cond_signal(&q->cond);
     pthread_mutex_unlock(&q->lock);
+    return s;
 }
 
 void infer_events_fatal(infer_events *q, infer_status s)
@@ -124,6 +170,11 @@ infer_status infer_events_poll(infer_events *q, int32_t timeout_ms, const infer_
         infer_event_page *old = &q->pages[q->front];
         old->n = 0;
         infer_buf_clear(&old->bytes);
+        if (page_is_small(old, q->reserved)) { /* the reservation left one that is large enough */
+            page_free(old);
+            *old = q->spare;
+            q->spare = (infer_event_page){0};
+        }
         q->front = 1 - q->front;
         for (uint32_t i = 0; i < page->n; i++) {
             infer_event *e = &page->p[i];

@@ -60,7 +60,6 @@ infer_status infer_runner_step(infer_runner *r, const infer_step_extra *x, infer
 
 #define INFER_MAX_STOPS    16u
 #define INFER_MAX_STOP_LEN 256u
-#define INFER_MAX_BIAS     300u
 #define INFER_MAX_TOP      20u
 
 typedef struct infer_req {
@@ -69,11 +68,11 @@ typedef struct infer_req {
     void *user;
     uint32_t flags;
     int32_t priority;
-    int cancelled;   /* set under the engine's lock */
     int32_t *tokens; /* prompt, then output */
     uint64_t n_prompt, n_tokens, cap_tokens;
     uint64_t n_computed; /* tokens whose keys and values are in the cache */
     uint64_t min_tokens;
+    uint64_t n_logits_given; /* prompt positions whose logits the caller has */
     infer_kv_seq seq;
     int32_t slot; /* among the running ones: its row of the sampling counts; -1: not running */
     infer_sampling sampling;
@@ -106,8 +105,8 @@ void infer_req_destroy(infer_req *r);
 int infer_req_is_end(const infer_req *r, const infer_tokenizer *tok, int32_t id);
 /* Takes text in; gives out what is certain (*p, *n: valid until the next call) and whether a stop string ended it. */
 infer_status infer_req_text(infer_req *r, const char *text, size_t n_text, const char **p, size_t *n, int *stopped);
-/* What is still held at the end. */
-infer_status infer_req_flush(infer_req *r, const char **p, size_t *n);
+/* What is still held at the end, with the last text of all (none where a stop string ended it). */
+void infer_req_flush(infer_req *r, const char *tail, size_t n_tail, const char **p, size_t *n);
 /* Rebuilds `counts` from the tokens so far. */
 void infer_req_count(infer_req *r, uint32_t n_vocab);
 
@@ -121,7 +120,7 @@ typedef struct infer_sched {
     uint32_t n_waiting;
     uint8_t *slot_used; /* max_running */
     uint32_t max_tokens, max_logits, prefill_chunk, max_blocks, n_vocab;
-    int32_t end_ids[16]; /* ids that end generation by themselves */
+    int32_t end_ids[INFER_MAX_END_IDS]; /* ids that end generation by themselves */
     uint32_t n_end_ids;
     /* of the step being built */
     infer_kv_copy *copies;
@@ -130,6 +129,7 @@ typedef struct infer_sched {
     uint32_t n_inits;
     infer_req **batch; /* those with rows, in order of the image */
     uint32_t n_batch;
+    infer_req **order; /* the running ones as a pass goes through them */
     int any_top, any_logits, any_sample;
     uint64_t preemptions;
 } infer_sched;
@@ -140,9 +140,10 @@ void infer_sched_destroy(infer_sched *s);
 void infer_sched_enqueue(infer_sched *s, infer_req *r, int front);
 /* Takes a running or waiting request out and gives its blocks back. */
 void infer_sched_remove(infer_sched *s, infer_req *r);
-/* Chooses the rows of the next step and writes the image: decodes first, then prompt chunks in order, then newly
- * admitted requests, under the token budget. Preempts the newest by recomputation when blocks run out. Returns the
- * rows. */
-uint32_t infer_sched_build(infer_sched *s, infer_step_image *im, const infer_tokenizer *tok, uint64_t now);
+/* Chooses the rows of the next step and writes the image: decodes first, then prompt chunks, each in order of
+ * admission, then newly admitted requests, under the token budget (so never more run than it has rows). When blocks run
+ * out, who came last (among the lowest priority) is preempted, to be computed again. Returns the rows; 0 only when no
+ * request is known. */
+uint32_t infer_sched_build(infer_sched *s, infer_step_image *im, uint64_t now);
 
 #endif

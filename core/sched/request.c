@@ -49,7 +49,7 @@ static infer_status check(const infer_request *r, uint32_t n_vocab, uint32_t ctx
         if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= n_vocab)
             return infer_error_set(err, INFER_E_INVALID, "prompt: id %d at %llu is not in the vocabulary of %u",
                                    r->prompt[i], (unsigned long long)i, n_vocab);
-    if (r->n_stop > INFER_MAX_STOPS)
+    if (r->n_stop > INFER_MAX_STOPS || (r->n_stop && !r->stop))
         return infer_error_set(err, INFER_E_INVALID, "stop: at most %u strings", INFER_MAX_STOPS);
     for (uint32_t i = 0; i < r->n_stop; i++) {
         size_t n = r->stop[i] ? strlen(r->stop[i]) : 0;
@@ -57,8 +57,12 @@ static infer_status check(const infer_request *r, uint32_t n_vocab, uint32_t ctx
             return infer_error_set(err, INFER_E_INVALID, "stop: string %u must have 1 to %u bytes", i,
                                    INFER_MAX_STOP_LEN);
     }
-    if (r->n_stop_ids > 256)
-        return infer_error_set(err, INFER_E_INVALID, "stop ids: at most 256");
+    if (r->n_stop_ids > INFER_MAX_STOP_IDS || (r->n_stop_ids && !r->stop_ids))
+        return infer_error_set(err, INFER_E_INVALID, "stop ids: at most %u", INFER_MAX_STOP_IDS);
+    for (uint32_t i = 0; i < r->n_stop_ids; i++)
+        if (r->stop_ids[i] < 0 || (uint32_t)r->stop_ids[i] >= n_vocab)
+            return infer_error_set(err, INFER_E_INVALID, "stop ids: id %d is not in the vocabulary of %u",
+                                   r->stop_ids[i], n_vocab);
     if (r->n_top_logprobs > INFER_MAX_TOP)
         return infer_error_set(err, INFER_E_INVALID, "top_logprobs = %u: at most %u", r->n_top_logprobs, INFER_MAX_TOP);
     if ((r->flags & INFER_REQ_PROMPT_LOGITS) && !r->on_logits)
@@ -198,22 +202,25 @@ infer_status infer_req_text(infer_req *r, const char *text, size_t n_text, const
     infer_buf *b = &r->held;
     drop_given(b, b->n - r->n_held);
     infer_buf_append(b, text, n_text);
-    if (b->failed)
+    if (b->failed) {
+        b->failed = 0;
         return INFER_E_NO_MEMORY;
+    }
     *stopped = 0;
-    size_t give = b->n - may_begin_stop(r);
-    char *first = NULL;
-    size_t first_len = 0;
+    size_t give = b->n - may_begin_stop(r), first = 0, end = SIZE_MAX;
+    /* The text ends where a stop string is complete first, however the text was cut into pieces. */
     for (uint32_t i = 0; i < r->n_stops; i++) {
-        char *at = memmem(b->p, b->n, r->stops[i], strlen(r->stops[i]));
-        if (at && (!first || at < first)) {
-            first = at;
-            first_len = strlen(r->stops[i]);
+        size_t len = strlen(r->stops[i]);
+        char *at = memmem(b->p, b->n, r->stops[i], len);
+        size_t start = at ? (size_t)(at - b->p) : 0;
+        if (at && (start + len < end || (start + len == end && start < first))) {
+            first = start;
+            end = start + len;
         }
     }
-    if (first) {
+    if (end != SIZE_MAX) {
         *stopped = 1;
-        give = (size_t)(first - b->p) + (r->flags & INFER_REQ_ECHO_STOP ? first_len : 0);
+        give = r->flags & INFER_REQ_ECHO_STOP ? end : first;
         b->n = give;
     }
     *p = b->p;
@@ -222,12 +229,16 @@ infer_status infer_req_text(infer_req *r, const char *text, size_t n_text, const
     return INFER_OK;
 }
 
-infer_status infer_req_flush(infer_req *r, const char **p, size_t *n)
+void infer_req_flush(infer_req *r, const char *tail, size_t n_tail, const char **p, size_t *n)
 {
     infer_buf *b = &r->held;
+    const char *given;
+    size_t n_given = 0;
+    int stopped;
+    if (!r->text_stopped && n_tail && infer_req_text(r, tail, n_tail, &given, &n_given, &stopped) == INFER_OK)
+        r->n_held += n_given;
     drop_given(b, b->n - r->n_held);
+    r->n_held = 0;
     *p = b->p;
     *n = b->n;
-    r->n_held = 0;
-    return INFER_OK;
 }

@@ -119,7 +119,7 @@ static infer_status update_step(infer_runner *r, infer_hal_dev *d, int32_t dev)
         {l->slots, im->n_tokens * sizeof(int32_t)},
         {l->logit_rows, im->n_logits * sizeof(int32_t)},
         {l->kv_len, im->n_seqs * sizeof(int32_t)},
-        {l->q_start, (im->n_seqs + 1) * sizeof(int32_t)},
+        {l->q_start, (l->max_seqs + 1) * sizeof(int32_t)}, /* also of those that own no row */
         {l->sample_rows, im->n_logits * sizeof(infer_sample_row)},
         {l->bias, im->n_bias * sizeof(infer_sample_bias)},
         {l->block_table, (uint64_t)im->n_seqs * l->max_blocks * sizeof(int32_t)},
@@ -257,6 +257,8 @@ infer_status infer_runner_step(infer_runner *r, const infer_step_extra *x, infer
     r->image.counts[INFER_COUNT_TOKENS] = (int32_t)r->image.n_tokens;
     r->image.counts[INFER_COUNT_SEQS] = (int32_t)r->image.n_seqs;
     r->image.counts[INFER_COUNT_LOGITS] = (int32_t)r->image.n_logits;
+    for (uint32_t i = r->image.n_seqs + 1; i <= r->p->dec.step.max_seqs; i++) /* the others own no row */
+        r->image.q_start[i] = (int32_t)r->image.n_tokens;
     r->bucket = 0;
     while (r->buckets[r->bucket] < r->image.n_tokens)
         r->bucket++;

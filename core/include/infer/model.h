@@ -114,7 +114,7 @@ typedef struct infer_plan_options {
     uint32_t ctx_size;           /* tokens a request may hold; 0: the model's, at most 4096 */
     uint32_t n_parallel;         /* sequences that may run at once; 0: 8 */
     uint32_t max_batched_tokens; /* rows of a step; 0: 512 */
-    uint32_t max_logit_rows;     /* rows whose logits a step may give; 0: n_parallel */
+    uint32_t max_logit_rows;     /* rows whose logits a step may give; at least n_parallel, also for 0 */
     uint32_t block_size;         /* tokens a cache block; 0: what the devices prefer */
     uint32_t n_gpu_layers_set;   /* 1: n_gpu_layers holds */
     int32_t n_gpu_layers;        /* layers on accelerators; -1: all */

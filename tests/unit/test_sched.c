@@ -1,0 +1,968 @@
+/* core/sched without devices: requests and their text, the event queue, and the scheduler under random arrivals, ends
+ * and cancellations against a model of the cache. SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "unit/unit.h"
+
+#include <math.h>
+
+#include "base/alloc.h"
+#include "sched/events.h"
+#include "sched/private.h"
+#include "unit/rng.h"
+
+enum { VOCAB = 40 };
+
+/* ---- Requests ------------------------------------------------------------------------------------------------- */
+
+static void on_logits(void *user, uint64_t pos, const float *logits, uint32_t n_vocab)
+{
+    (void)user;
+    (void)pos;
+    (void)logits;
+    (void)n_vocab;
+}
+
+static const int32_t some_prompt[] = {1, 2, 3};
+
+static infer_request plain(void)
+{
+    return (infer_request){.struct_size = sizeof(infer_request), .prompt = some_prompt, .n_prompt = 3, .max_tokens = 5};
+}
+
+static void refused(const infer_request *r, infer_status want, const char *word)
+{
+    infer_req *x = NULL;
+    infer_error e = {0};
+    assert_int_equal(infer_req_create(r, NULL, VOCAB, 16, &x, &e), want);
+    assert_null(x);
+    if (!strstr(e.text, word))
+        fail_msg("\"%s\" does not name %s", e.text, word);
+}
+
+static void test_request_checks(void **state)
+{
+    (void)state;
+    infer_request r = plain();
+    int32_t ids[16] = {0};
+    r.n_prompt = 0;
+    refused(&r, INFER_E_INVALID, "prompt");
+    r = plain();
+    r.prompt = NULL;
+    refused(&r, INFER_E_INVALID, "prompt");
+    r = plain();
+    r.prompt = ids;
+    r.n_prompt = 16;
+    refused(&r, INFER_E_TOO_LARGE, "context of 16");
+    ids[2] = VOCAB;
+    r.n_prompt = 3;
+    refused(&r, INFER_E_INVALID, "id 40 at 2");
+    ids[2] = -1;
+    refused(&r, INFER_E_INVALID, "id -1 at 2");
+
+    const struct {
+        size_t at;
+        float bad;
+        const char *name;
+    } floats[] = {
+        {offsetof(infer_sampling, temperature), -1, "temperature"},
+        {offsetof(infer_sampling, temperature), NAN, "temperature"},
+        {offsetof(infer_sampling, top_p), 1.5f, "top_p"},
+        {offsetof(infer_sampling, min_p), -0.1f, "min_p"},
+        {offsetof(infer_sampling, repetition_penalty), -2, "repetition_penalty"},
+        {offsetof(infer_sampling, presence_penalty), INFINITY, "presence_penalty"},
+        {offsetof(infer_sampling, frequency_penalty), -101, "frequency_penalty"},
+    };
+    for (size_t i = 0; i < sizeof floats / sizeof floats[0]; i++) {
+        r = plain();
+        memcpy((char *)&r.sampling + floats[i].at, &floats[i].bad, sizeof(float));
+        refused(&r, INFER_E_INVALID, floats[i].name);
+    }
+    r = plain();
+    r.sampling.top_k = -1;
+    refused(&r, INFER_E_INVALID, "top_k");
+    infer_sample_bias bias[INFER_MAX_BIAS + 1] = {{0}};
+    r = plain();
+    r.sampling.bias = bias;
+    r.sampling.n_bias = INFER_MAX_BIAS + 1;
+    refused(&r, INFER_E_INVALID, "logit_bias");
+    r.sampling.n_bias = 2;
+    bias[1].id = VOCAB;
+    refused(&r, INFER_E_INVALID, "entry 1");
+    bias[1] = (infer_sample_bias){1, NAN};
+    refused(&r, INFER_E_INVALID, "entry 1");
+    r.sampling.bias = NULL;
+    refused(&r, INFER_E_INVALID, "logit_bias");
+
+    char longer[INFER_MAX_STOP_LEN + 2];
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = 0;
+    const char *stops[INFER_MAX_STOPS + 1];
+    for (uint32_t i = 0; i <= INFER_MAX_STOPS; i++)
+        stops[i] = "a";
+    r = plain();
+    r.stop = stops;
+    r.n_stop = INFER_MAX_STOPS + 1;
+    refused(&r, INFER_E_INVALID, "stop");
+    r.n_stop = 2;
+    stops[1] = "";
+    refused(&r, INFER_E_INVALID, "string 1");
+    stops[1] = longer;
+    refused(&r, INFER_E_INVALID, "string 1");
+    stops[1] = NULL;
+    refused(&r, INFER_E_INVALID, "string 1");
+    r.stop = NULL;
+    refused(&r, INFER_E_INVALID, "stop");
+    r = plain();
+    r.stop_ids = ids;
+    r.n_stop_ids = INFER_MAX_STOP_IDS + 1;
+    refused(&r, INFER_E_INVALID, "stop ids");
+    ids[0] = VOCAB;
+    r.n_stop_ids = 1;
+    refused(&r, INFER_E_INVALID, "stop ids");
+    r = plain();
+    r.n_top_logprobs = INFER_MAX_TOP + 1;
+    refused(&r, INFER_E_INVALID, "top_logprobs");
+    r = plain();
+    r.flags = INFER_REQ_PROMPT_LOGITS;
+    refused(&r, INFER_E_INVALID, "prompt logits");
+}
+
+static infer_req *make(const infer_request *r, uint32_t ctx)
+{
+    infer_req *x = NULL;
+    infer_error e = {0};
+    if (infer_req_create(r, NULL, VOCAB, ctx, &x, &e))
+        fail_msg("%s", e.text);
+    assert_int_equal(e.status, 0);
+    return x;
+}
+
+static void test_request_limits(void **state)
+{
+    (void)state;
+    infer_request r = plain();
+    const struct {
+        int64_t max;
+        uint64_t cap;
+    } rows[] = {{5, 8}, {0, 3}, {13, 16}, {14, 16}, {INT64_MAX, 16}, {-1, 16}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        r.max_tokens = rows[i].max;
+        infer_req *x = make(&r, 16);
+        assert_int_equal(x->cap_tokens, rows[i].cap);
+        assert_int_equal(x->n_tokens, 3);
+        infer_req_destroy(x);
+    }
+    int32_t full[16] = {0};
+    r.prompt = full;
+    r.n_prompt = 16;
+    r.max_tokens = 0; /* the logits of a prompt that fills the context */
+    infer_req *x = make(&r, 16);
+    assert_int_equal(x->cap_tokens, 16);
+    infer_req_destroy(x);
+    /* an older program's shorter struct */
+    r = plain();
+    r.struct_size = offsetof(infer_request, sampling);
+    r.sampling.temperature = -5;
+    x = make(&r, 16);
+    assert_float_equal(x->sampling.temperature, 0, 0);
+    assert_float_equal(x->sampling.top_p, 1, 0);
+    assert_null(x->counts);
+    infer_req_destroy(x);
+}
+
+static void test_request_no_memory(void **state)
+{
+    (void)state;
+    const char *stops[] = {"one", "two"};
+    int32_t ids[] = {1};
+    infer_sample_bias bias[] = {{1, 2}};
+    infer_request r = plain();
+    r.stop = stops;
+    r.n_stop = 2;
+    r.stop_ids = ids;
+    r.n_stop_ids = 1;
+    r.sampling.bias = bias;
+    r.sampling.n_bias = 1;
+    r.sampling.presence_penalty = 1;
+    int n = 0;
+    for (;; n++) {
+        infer_req *x = NULL;
+        infer_error e = {0};
+        infer_alloc_fail_after(n, 0);
+        infer_status s = infer_req_create(&r, NULL, VOCAB, 16, &x, &e);
+        if (!infer_alloc_fail_after(-1, 0)) {
+            assert_int_equal(s, INFER_OK);
+            infer_req_destroy(x);
+            break;
+        }
+        assert_int_equal(s, INFER_E_NO_MEMORY);
+        assert_non_null(strstr(e.text, "memory"));
+    }
+    assert_true(n >= 8);
+}
+
+static void test_counts(void **state)
+{
+    (void)state;
+    infer_request r = plain();
+    r.sampling.frequency_penalty = 0.5f;
+    r.max_tokens = -1;
+    infer_req *x = make(&r, 70000);
+    x->tokens[x->n_tokens++] = 2;
+    x->tokens[x->n_tokens++] = 7;
+    x->tokens[x->n_tokens++] = 7;
+    x->counts_stale = 0;
+    infer_req_count(x, VOCAB);
+    assert_int_equal(x->counts_stale, 1);
+    assert_int_equal(x->counts[1], 0x8000);
+    assert_int_equal(x->counts[2], 0x8001);
+    assert_int_equal(x->counts[7], 2);
+    assert_int_equal(x->counts[8], 0);
+    while (x->n_tokens < 40000)
+        x->tokens[x->n_tokens++] = 2;
+    infer_req_count(x, VOCAB);
+    assert_int_equal(x->counts[2], 0xFFFF); /* does not overflow into the prompt's bit */
+    infer_req_destroy(x);
+}
+
+/* ---- Text ----------------------------------------------------------------------------------------------------- */
+
+/* Feeds `text` cut as the bits of `cuts` say (bit i: a new piece starts after byte i) and returns all that was given
+ * out; *stopped: whether a stop string ended it. */
+static void feed(infer_req *r, const char *text, uint64_t cuts, char *out, int *stopped)
+{
+    size_t n = strlen(text), from = 0, at = 0;
+    const char *p;
+    size_t k;
+    *stopped = 0;
+    for (size_t i = 1; i <= n && !*stopped; i++) {
+        if (i < n && !(cuts >> (i - 1) & 1))
+            continue;
+        assert_int_equal(infer_req_text(r, text + from, i - from, &p, &k, stopped), INFER_OK);
+        memcpy(out + at, p, k);
+        at += k;
+        from = i;
+    }
+    r->text_stopped = *stopped;
+    infer_req_flush(r, "", 0, &p, &k);
+    if (*stopped)
+        assert_int_equal(k, 0);
+    memcpy(out + at, p, k);
+    out[at + k] = 0;
+}
+
+static void test_stop_strings(void **state)
+{
+    (void)state;
+    const struct {
+        const char *stops[4];
+        uint32_t flags;
+        const char *text, *want;
+        int stopped;
+    } rows[] = {
+        {{"end"}, 0, "the end of it", "the ", 1},
+        {{"end"}, INFER_REQ_ECHO_STOP, "the end of it", "the end", 1},
+        {{"end"}, 0, "en enen", "en enen", 0},      /* what is held back at the end leaves */
+        {{"aab"}, 0, "aaaab!", "aa", 1},            /* overlapping beginnings */
+        {{"abab", "bb"}, 0, "abaabbab", "abaa", 1}, /* the second one is complete first */
+        {{"bcd", "c"}, 0, "abcde", "ab", 1},        /* inside the other, complete earlier */
+        {{"cd", "bcd"}, 0, "abcde", "a", 1},        /* complete at once: the longer */
+        {{"cd", "bcd"}, INFER_REQ_ECHO_STOP, "abcde", "abcd", 1},
+        {{"\xC3\xA9"}, 0, "caf\xC3\xA9s", "caf", 1}, /* a character of two bytes */
+        {{"\xE2\x82\xAC", "\xC3\xA9"}, 0, "\xE2\x82\xA9\xC3\xA8\xE2\x82\xAC", "\xE2\x82\xA9\xC3\xA8", 1},
+        {{"x"}, 0, "x", "", 1},
+        {{"zzzzzzzz"}, 0, "zzzzzzz", "zzzzzzz", 0},
+    };
+    char out[64];
+    int stopped;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        infer_request q = plain();
+        q.stop = rows[i].stops;
+        q.flags = rows[i].flags;
+        while (q.n_stop < 4 && rows[i].stops[q.n_stop])
+            q.n_stop++;
+        size_t n = strlen(rows[i].text);
+        for (uint64_t cuts = 0; cuts < (uint64_t)1 << (n - 1); cuts++) {
+            infer_req *r = make(&q, 16);
+            feed(r, rows[i].text, cuts, out, &stopped);
+            assert_string_equal(out, rows[i].want);
+            assert_int_equal(stopped, rows[i].stopped);
+            infer_req_destroy(r);
+        }
+    }
+}
+
+/* The longest stop strings, and the last text of a request given with its end. */
+static void test_held_text(void **state)
+{
+    (void)state;
+    char stop[INFER_MAX_STOP_LEN + 1], text[INFER_MAX_STOP_LEN + 8];
+    memset(stop, 'a', INFER_MAX_STOP_LEN);
+    stop[INFER_MAX_STOP_LEN] = 0;
+    const char *stops[] = {stop};
+    infer_request q = plain();
+    q.stop = stops;
+    q.n_stop = 1;
+    memset(text, 'a', sizeof text);
+    const char *p;
+    size_t n;
+    int stopped;
+    infer_req *r = make(&q, 16);
+    uint64_t before = infer_alloc_count();
+    for (int i = 0; i < 100; i++) { /* never complete: nothing is given out of the last 255 */
+        assert_int_equal(infer_req_text(r, text, 255, &p, &n, &stopped), INFER_OK);
+        assert_int_equal(stopped, 0);
+        assert_int_equal(infer_req_text(r, "b", 1, &p, &n, &stopped), INFER_OK);
+        assert_int_equal(n, 256);
+    }
+    assert_int_equal(infer_alloc_count(), before); /* room was made when the request was */
+    infer_req_text(r, text, 200, &p, &n, &stopped);
+    infer_req_flush(r, "end", 3, &p, &n);
+    assert_int_equal(n, 203);
+    assert_memory_equal(p + 200, "end", 3);
+    infer_req_destroy(r);
+    /* the last text completes the stop string */
+    r = make(&q, 16);
+    infer_req_text(r, text, 255, &p, &n, &stopped);
+    infer_req_flush(r, "ab", 2, &p, &n);
+    assert_int_equal(n, 0);
+    infer_req_destroy(r);
+}
+
+/* ---- Events --------------------------------------------------------------------------------------------------- */
+
+static infer_event token_event(uint64_t id, int32_t token, const char *text)
+{
+    return (infer_event){.id = id, .type = INFER_EVENT_TOKEN, .token = token, .text = text, .n_text = strlen(text)};
+}
+
+static infer_event done_event(uint64_t id, const char *text, const char *error)
+{
+    return (infer_event){.id = id, .type = INFER_EVENT_DONE, .text = text, .n_text = strlen(text), .error = error};
+}
+
+static void test_events(void **state)
+{
+    (void)state;
+    infer_events q;
+    const infer_event *ev;
+    uint32_t n = 7;
+    infer_events_init(&q);
+    assert_int_equal(infer_events_poll(&q, 0, &ev, &n), INFER_OK);
+    assert_int_equal(n, 0);
+    assert_int_equal(infer_events_poll(&q, 5, &ev, &n), INFER_OK);
+    infer_events_wake(&q);
+    assert_int_equal(infer_events_poll(&q, -1, &ev, &n), INFER_OK);
+    assert_int_equal(n, 0);
+    uint64_t seen = 0, sent = 0, done = 0, ended = 0;
+    rng r = {5};
+    for (int round = 0; round < 300; round++) {
+        uint32_t k = rng_below(&r, 40);
+        for (uint32_t i = 0; i < k; i++, sent++) {
+            char text[32];
+            infer_logprob top[3] = {{(int32_t)sent, -1}, {2, -2}, {3, -3}};
+            snprintf(text, sizeof text, "%0*d", (int)rng_below(&r, 20) + 1, (int)sent);
+            infer_event e = token_event(sent, (int32_t)sent, text);
+            e.top = top;
+            e.n_top = rng_below(&r, 4);
+            assert_int_equal(infer_events_push(&q, &e), INFER_OK);
+        }
+        for (uint32_t i = rng_below(&r, 9); i > 0; i--, done++)
+            assert_int_equal(infer_events_reserve(&q), INFER_OK);
+        for (uint32_t i = done > ended ? rng_below(&r, (uint32_t)(done - ended) + 1) : 0; i > 0; i--, ended++) {
+            infer_event e = done_event(sent, "last", i % 2 ? "why" : NULL);
+            assert_int_equal(infer_events_push(&q, &e), INFER_OK);
+        }
+        if (round % 3 == 0)
+            continue;
+        assert_int_equal(infer_events_poll(&q, 0, &ev, &n), INFER_OK);
+        for (uint32_t i = 0; i < n; i++) {
+            if (ev[i].type == INFER_EVENT_DONE) {
+                assert_memory_equal(ev[i].text, "last", 4);
+                assert_true(!ev[i].error || !strcmp(ev[i].error, "why"));
+                continue;
+            }
+            assert_int_equal(ev[i].token, (int32_t)seen);
+            assert_int_equal(strtoul(ev[i].text, NULL, 10), seen);
+            assert_int_equal(ev[i].text[ev[i].n_text], 0);
+            assert_true(!ev[i].n_top || ev[i].top[0].id == (int32_t)seen);
+            seen++;
+        }
+    }
+    infer_events_fatal(&q, INFER_E_DEVICE_LOST);
+    infer_events_fatal(&q, INFER_E_QUEUE); /* the first one stays */
+    infer_event e = token_event(0, 0, "after");
+    assert_int_equal(infer_events_push(&q, &e), INFER_OK);
+    assert_int_equal(infer_events_poll(&q, 0, &ev, &n), INFER_OK); /* what there is comes first */
+    assert_true(n > 0);
+    assert_int_equal(infer_events_poll(&q, -1, &ev, &n), INFER_E_DEVICE_LOST);
+    assert_int_equal(n, 0);
+    infer_events_destroy(&q);
+}
+
+/* With every allocation failing: what was set aside is enough for every request's last event. */
+static void test_events_no_memory(void **state)
+{
+    (void)state;
+    enum { REQUESTS = 200 };
+    char text[INFER_MAX_STOP_LEN], why[INFER_ERROR_TEXT];
+    memset(text, 't', sizeof text);
+    memset(why, 'w', sizeof why);
+    why[sizeof why - 1] = 0;
+    for (int poll_between = 0; poll_between < 2; poll_between++) {
+        infer_events q;
+        const infer_event *ev;
+        uint32_t n, dropped = 0, got = 0, tokens = 0;
+        infer_events_init(&q);
+        for (int i = 0; i < REQUESTS; i++) {
+            assert_int_equal(infer_events_reserve(&q), INFER_OK);
+            if (poll_between && i == REQUESTS / 2)
+                assert_int_equal(infer_events_poll(&q, 0, &ev, &n), INFER_OK);
+        }
+        infer_alloc_fail_after(0, 1);
+        assert_int_equal(infer_events_reserve(&q), INFER_OK); /* pages grow by doubling: there is some room */
+        infer_events_unreserve(&q);
+        for (int i = 0; i < REQUESTS; i++) {
+            for (int k = 0; k < 20; k++) {
+                infer_event e = token_event((uint64_t)i, k, "some text of a token");
+                infer_status s = infer_events_push(&q, &e);
+                assert_true(s == INFER_OK || s == INFER_E_NO_MEMORY);
+                *(s ? &dropped : &tokens) += 1;
+            }
+            infer_event e = i % 2 ? done_event((uint64_t)i, "", why) : done_event((uint64_t)i, text, NULL);
+            e.n_text = i % 2 ? 0 : sizeof text;
+            assert_int_equal(infer_events_push(&q, &e), INFER_OK);
+            if (poll_between && i % 30 == 0) {
+                assert_int_equal(infer_events_poll(&q, 0, &ev, &n), INFER_OK);
+                for (uint32_t k = 0; k < n; k++)
+                    got += ev[k].type == INFER_EVENT_DONE;
+            }
+        }
+        assert_int_equal(infer_events_poll(&q, 0, &ev, &n), INFER_OK);
+        infer_alloc_fail_after(-1, 0);
+        for (uint32_t k = 0; k < n; k++) {
+            got += ev[k].type == INFER_EVENT_DONE;
+            if (ev[k].type == INFER_EVENT_DONE && ev[k].id % 2)
+                assert_string_equal(ev[k].error, why);
+            if (ev[k].type == INFER_EVENT_DONE && ev[k].id % 2 == 0)
+                assert_memory_equal(ev[k].text, text, sizeof text);
+        }
+        assert_int_equal(got, REQUESTS);
+        assert_true(dropped > 0 && tokens > 0);
+        infer_events_destroy(&q);
+    }
+}
+
+/* ---- The scheduler -------------------------------------------------------------------------------------------- */
+
+/* A scheduler with an image, and a model of what the devices hold: which token of which request lies in each cache
+ * slot, and the rows of sampling counts. */
+typedef struct world {
+    infer_sched s;
+    infer_plan *plan;
+    infer_step_image im;
+    uint64_t *cache; /* id << 32 | token index, by slot */
+    uint16_t (*counts)[VOCAB];
+    uint64_t next_id, now;
+    uint32_t logits_seen[4096]; /* by id: prompt positions whose logits came */
+    uint64_t steps, rows;
+} world;
+
+typedef struct shape {
+    uint32_t blocks, block, parallel, batched, step_tokens, chunk, ctx, logits;
+} shape;
+
+static world *world_of(shape sh)
+{
+    world *w = calloc(1, sizeof *w);
+    infer_plan *p = w->plan = calloc(1, sizeof *p);
+    infer_engine_options o = {.struct_size = sizeof o, .prefill_chunk = sh.chunk, .max_step_tokens = sh.step_tokens};
+    p->opt.n_parallel = sh.parallel;
+    p->opt.max_batched_tokens = sh.batched;
+    p->opt.max_logit_rows = sh.logits > sh.parallel ? sh.logits : sh.parallel;
+    p->opt.ctx_size = sh.ctx;
+    p->block_size = sh.block;
+    p->n_blocks = sh.blocks;
+    p->dec.step.max_blocks = (sh.ctx + sh.block - 1) / sh.block;
+    assert_int_equal(infer_sched_create(&w->s, p, &o, NULL), INFER_OK);
+    w->s.n_vocab = VOCAB;
+    infer_step_image *im = &w->im;
+    uint32_t t = sh.batched, l = p->opt.max_logit_rows;
+    im->counts = calloc(INFER_COUNT_MAX, 4);
+    im->ids = calloc(t, 4);
+    im->pos = calloc(t, 4);
+    im->slots = calloc(t, 4);
+    im->logit_rows = calloc(l, 4);
+    im->kv_len = calloc(sh.parallel, 4);
+    im->q_start = calloc(sh.parallel + 1, 4);
+    im->block_table = calloc((size_t)sh.parallel * p->dec.step.max_blocks, 4);
+    im->sample_rows = calloc(l, sizeof *im->sample_rows);
+    im->bias = calloc((size_t)sh.parallel * INFER_ROW_BIAS, sizeof *im->bias);
+    w->cache = calloc((size_t)sh.blocks * sh.block, sizeof *w->cache);
+    w->counts = calloc(sh.parallel, sizeof *w->counts);
+    w->next_id = 1;
+    return w;
+}
+
+static void world_free(world *w)
+{
+    infer_sched_destroy(&w->s);
+    infer_step_image *im = &w->im;
+    void *all[] = {im->counts, im->ids,         im->pos,         im->slots, im->logit_rows, im->kv_len, im->q_start,
+                   im->bias,   im->block_table, im->sample_rows, w->cache,  w->counts,      w->plan};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        free(all[i]);
+    free(w);
+}
+
+static infer_req *submit(world *w, const infer_request *q)
+{
+    infer_req *r = make(q, w->plan->opt.ctx_size);
+    assert_int_equal(infer_kv_seq_init(w->s.pool, &r->seq, r->cap_tokens, NULL), INFER_OK);
+    r->id = w->next_id++;
+    infer_sched_enqueue(&w->s, r, 0);
+    return r;
+}
+
+static infer_req *submit_n(world *w, uint32_t n_prompt, int64_t max_tokens, int32_t priority)
+{
+    int32_t prompt[512];
+    infer_request q = plain();
+    for (uint32_t i = 0; i < n_prompt; i++)
+        prompt[i] = (int32_t)((i * 7 + n_prompt) % VOCAB);
+    q.prompt = prompt;
+    q.n_prompt = n_prompt;
+    q.max_tokens = max_tokens;
+    q.priority = priority;
+    return submit(w, &q);
+}
+
+static void end(world *w, infer_req *r)
+{
+    infer_sched_remove(&w->s, r);
+    assert_int_equal(r->seq.n_blocks, 0);
+    infer_req_destroy(r);
+}
+
+/* Blocks are held by running requests only, once each; slots of the sampling counts are theirs alone. */
+static void check_books(const world *w)
+{
+    uint32_t held = 0, n_wait = 0;
+    uint8_t used[256] = {0};
+    for (uint32_t i = 0; i < w->s.n_running; i++) {
+        const infer_req *r = w->s.running[i];
+        held += r->seq.n_blocks;
+        for (uint32_t b = 0; b < r->seq.n_blocks; b++)
+            assert_int_equal(infer_kv_pool_refs(w->s.pool, r->seq.blocks[b]), 1);
+        assert_true(r->slot >= 0 && (uint32_t)r->slot < w->s.max_running);
+        assert_false(used[r->slot]);
+        assert_true(w->s.slot_used[r->slot]);
+        used[r->slot] = 1;
+    }
+    for (uint32_t i = 0; i < w->s.max_running; i++)
+        assert_int_equal(w->s.slot_used[i], used[i]);
+    int32_t priority = INT32_MIN;
+    for (const infer_req *r = w->s.waiting; r; r = r->next, n_wait++) {
+        assert_int_equal(r->slot, -1);
+        assert_int_equal(r->seq.n_blocks, 0);
+        assert_true(r->priority >= priority);
+        priority = r->priority;
+    }
+    assert_int_equal(n_wait, w->s.n_waiting);
+    assert_int_equal(held + infer_kv_pool_free(w->s.pool), infer_kv_pool_total(w->s.pool));
+    assert_true(w->s.n_running <= w->s.max_running);
+}
+
+/* The image says what the requests say, every row's past lies where the page table says, and nothing is done twice. */
+static void check_image(world *w, uint32_t rows)
+{
+    const infer_sched *s = &w->s;
+    const infer_step_image *im = &w->im;
+    uint32_t bs = infer_kv_pool_block_size(s->pool), logit = 0;
+    assert_int_equal(rows, im->n_tokens);
+    assert_int_equal(im->n_seqs, s->n_batch);
+    assert_true(rows <= s->max_tokens);
+    assert_true(im->n_logits <= s->max_logits);
+    assert_int_equal(s->n_copies, 0);
+    for (uint32_t i = 0; i < s->n_inits; i++)
+        memcpy(w->counts[s->inits[i].row], s->inits[i].counts, sizeof w->counts[0]);
+    for (uint32_t q = 0; q < s->n_batch; q++) {
+        const infer_req *r = s->batch[q];
+        uint32_t first = (uint32_t)im->q_start[q], n = (uint32_t)im->q_start[q + 1] - first;
+        assert_int_equal(n, r->step_rows);
+        assert_true(n >= 1 && n <= s->prefill_chunk);
+        assert_int_equal(im->kv_len[q], r->n_computed + n);
+        assert_true(r->n_computed + n <= r->n_tokens);
+        assert_int_equal(r->seq.n_tokens, r->n_computed + n);
+        const int32_t *table = &im->block_table[(size_t)q * s->max_blocks];
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t t = r->n_computed + i;
+            uint32_t row = first + i;
+            assert_int_equal(im->pos[row], t);
+            assert_int_equal(im->ids[row], r->tokens[t]);
+            assert_int_equal(im->slots[row], table[t / bs] * (int32_t)bs + (int32_t)(t % bs));
+            w->cache[im->slots[row]] = r->id << 32 | t;
+            int last = i + 1 == n && r->step_samples;
+            if (!last && !(r->on_logits && t < r->n_prompt && t >= r->n_logits_given))
+                continue;
+            assert_int_equal(im->logit_rows[logit], row);
+            const infer_sample_row *sr = &im->sample_rows[logit++];
+            assert_true(sr->bias_first + sr->bias_count <= im->n_bias || !sr->bias_count);
+            if (!last)
+                continue;
+            assert_int_equal(sr->position, r->n_tokens);
+            assert_int_equal(sr->counts_row, r->counts ? r->slot : -1);
+            if (!r->counts)
+                continue;
+            for (uint64_t k = 0; k < VOCAB; k++) {
+                uint32_t made = 0, asked = 0;
+                for (uint64_t x = 0; x < r->n_tokens; x++)
+                    *(x < r->n_prompt ? &asked : &made) += r->tokens[x] == (int32_t)k;
+                assert_int_equal(w->counts[r->slot][k], (asked ? 0x8000u : 0) | made);
+            }
+        }
+    }
+    assert_int_equal(logit, im->n_logits);
+    /* after all writes of the step: every key that a row reads is its own */
+    for (uint32_t q = 0; q < s->n_batch; q++) {
+        const infer_req *r = s->batch[q];
+        for (int32_t t = 0; t < im->kv_len[q]; t++)
+            assert_int_equal(
+                w->cache[im->block_table[(size_t)q * s->max_blocks + (uint32_t)t / bs] * (int32_t)bs + t % (int32_t)bs],
+                r->id << 32 | (uint64_t)t);
+    }
+}
+
+/* One step as the engine does it; `pick` makes the tokens. Returns the rows. */
+static uint32_t step(world *w, rng *pick)
+{
+    infer_sched *s = &w->s;
+    uint32_t rows = infer_sched_build(s, &w->im, ++w->now);
+    check_books(w);
+    check_image(w, rows);
+    assert_true(rows > 0 || (!s->n_running && !s->n_waiting));
+    w->steps++;
+    w->rows += rows;
+    infer_req *ended[256];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_batch; i++) {
+        infer_req *r = s->batch[i];
+        for (uint32_t k = 0; k < r->step_n_logits; k++) {
+            uint64_t pos = (uint64_t)w->im.pos[w->im.logit_rows[r->step_first_logit + k]];
+            if (!r->on_logits || pos >= r->n_prompt || pos < r->n_logits_given)
+                continue;
+            assert_int_equal(pos, r->n_logits_given);
+            r->n_logits_given = pos + 1;
+            w->logits_seen[r->id]++;
+        }
+        r->n_computed += r->step_rows;
+        if (r->step_samples) {
+            int32_t id = (int32_t)rng_below(pick, VOCAB);
+            r->tokens[r->n_tokens++] = id;
+            if (r->counts)
+                w->counts[r->slot][id]++;
+        }
+        if (r->step_samples ? r->n_tokens == r->cap_tokens : r->n_computed == r->n_tokens)
+            ended[n++] = r;
+        r->step_rows = 0;
+    }
+    while (n)
+        end(w, ended[--n]);
+    return rows;
+}
+
+static void drain(world *w, rng *pick)
+{
+    for (uint64_t i = 0; step(w, pick); i++)
+        assert_true(i < 200000); /* every request ends */
+    assert_int_equal(infer_kv_pool_free(w->s.pool), infer_kv_pool_total(w->s.pool));
+}
+
+/* Builds a step and carries it out but for the sampled tokens. */
+static uint32_t half_step(world *w)
+{
+    uint32_t rows = infer_sched_build(&w->s, &w->im, ++w->now);
+    check_books(w);
+    check_image(w, rows);
+    for (uint32_t i = 0; i < w->s.n_batch; i++)
+        w->s.batch[i]->n_computed += w->s.batch[i]->step_rows;
+    return rows;
+}
+
+static void test_budgets(void **state)
+{
+    (void)state;
+    rng r = {1};
+    world *w = world_of(
+        (shape){.blocks = 64, .block = 4, .parallel = 4, .batched = 32, .step_tokens = 20, .chunk = 8, .ctx = 64});
+    submit_n(w, 13, 4, 0);
+    submit_n(w, 30, 4, 0);
+    infer_req *one = submit_n(w, 1, 4, 0);
+    submit_n(w, 40, 4, 0);
+    submit_n(w, 3, 4, 0); /* a fifth: waits */
+    assert_int_equal(half_step(w), 20);
+    assert_int_equal(w->s.n_batch, 4); /* 8 + 8 + 1 + 3 */
+    assert_int_equal(w->s.batch[0]->step_rows, 8);
+    assert_int_equal(w->s.batch[3]->step_rows, 3);
+    assert_int_equal(w->s.n_waiting, 1);
+    one->tokens[one->n_tokens++] = 1; /* it decodes now, so it comes first */
+    assert_int_equal(half_step(w), 20);
+    assert_ptr_equal(w->s.batch[0], one);
+    assert_int_equal(w->s.batch[1]->step_rows, 5); /* the end of 13 */
+    assert_true(w->s.batch[1]->step_samples);
+    assert_false(w->s.batch[2]->step_samples);
+    one->tokens[one->n_tokens++] = 1;
+    w->s.running[0]->tokens[w->s.running[0]->n_tokens++] = 1;
+    drain(w, &r);
+    world_free(w);
+}
+
+static void test_priority(void **state)
+{
+    (void)state;
+    rng r = {1};
+    world *w = world_of((shape){.blocks = 64, .block = 4, .parallel = 1, .batched = 32, .ctx = 64});
+    infer_req *a = submit_n(w, 3, 1, 5), *b = submit_n(w, 3, 1, 0), *c = submit_n(w, 3, 1, 5),
+              *d = submit_n(w, 3, 1, -1);
+    uint64_t order[] = {d->id, b->id, a->id, c->id};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(w->s.waiting->id, order[i]);
+        step(w, &r);
+    }
+    world_free(w);
+}
+
+/* When blocks run out the newest gives way, its order kept; the oldest is never held up. */
+static void test_preemption(void **state)
+{
+    (void)state;
+    rng r = {1};
+    world *w = world_of((shape){.blocks = 8, .block = 4, .parallel = 4, .batched = 64, .ctx = 32});
+    infer_req *a = submit_n(w, 7, 25, 0), *b = submit_n(w, 7, 25, 0), *c = submit_n(w, 7, 25, 0);
+    uint64_t ids[] = {a->id, b->id, c->id};
+    step(w, &r);
+    assert_int_equal(w->s.n_running, 3);
+    while (!w->s.preemptions)
+        step(w, &r);
+    assert_int_equal(w->s.n_running, 2);
+    assert_int_equal(w->s.waiting->id, ids[2]);
+    while (w->s.preemptions < 2)
+        step(w, &r);
+    assert_int_equal(w->s.running[0]->id, ids[0]);
+    assert_int_equal(w->s.waiting->id, ids[1]);
+    assert_int_equal(w->s.waiting->next->id, ids[2]);
+    drain(w, &r);
+    world_free(w);
+    /* a lower priority gives way before a newer one */
+    w = world_of((shape){.blocks = 8, .block = 4, .parallel = 4, .batched = 64, .ctx = 32});
+    a = submit_n(w, 7, 25, 3);
+    step(w, &r);
+    b = submit_n(w, 7, 25, 0);
+    ids[0] = a->id;
+    ids[1] = b->id;
+    while (!w->s.preemptions)
+        step(w, &r);
+    assert_int_equal(w->s.waiting->id, ids[0]);
+    assert_int_equal(w->s.running[0]->id, ids[1]);
+    drain(w, &r);
+    world_free(w);
+}
+
+/* A stream of small requests does not keep a large one from the blocks it waits for. */
+static void test_no_starvation(void **state)
+{
+    (void)state;
+    rng r = {3};
+    uint64_t id, steps;
+    int there;
+    for (int is_long = 0; is_long < 2; is_long++) { /* a long answer, a long prompt */
+        world *w = world_of((shape){.blocks = 8, .block = 4, .parallel = 8, .batched = 64, .chunk = 4, .ctx = 32});
+        id = (is_long ? submit_n(w, 30, 2, 0) : submit_n(w, 4, 28, 0))->id;
+        for (there = 1, steps = 0; there; steps++) {
+            while (w->s.n_waiting < 4)
+                submit_n(w, 1 + rng_below(&r, 3), 1 + rng_below(&r, 3), 0);
+            step(w, &r);
+            there = 0;
+            for (uint32_t i = 0; i < w->s.n_running; i++)
+                there |= w->s.running[i]->id == id;
+            assert_true(steps < 28 + 4 * 8); /* it waits at most a block's length for each of the others */
+        }
+        drain(w, &r);
+        world_free(w);
+    }
+    world *w = world_of((shape){.blocks = 8, .block = 4, .parallel = 8, .batched = 64, .ctx = 32});
+    /* and a large one that waits gets in before those that came later */
+    submit_n(w, 20, 8, 0);
+    submit_n(w, 20, 8, 0);
+    id = w->next_id - 1;
+    for (steps = 0, there = 1; there; steps++) {
+        submit_n(w, 2, 2, 0);
+        step(w, &r);
+        there = 0;
+        for (infer_req *q = w->s.waiting; q; q = q->next)
+            there |= q->id == id;
+    }
+    assert_true(steps < 20);
+    drain(w, &r);
+    world_free(w);
+}
+
+/* Every prompt position's logits come once, whatever chunks and preemptions there are. */
+static void test_prompt_logits(void **state)
+{
+    (void)state;
+    rng r = {9};
+    for (uint32_t chunk = 1; chunk < 20; chunk += 6) {
+        world *w = world_of((shape){.blocks = 16,
+                                    .block = 2,
+                                    .parallel = 3,
+                                    .batched = 24,
+                                    .chunk = chunk,
+                                    .ctx = 32,
+                                    .logits = chunk % 2 ? 3 : 9});
+        uint32_t want[64] = {0};
+        for (int i = 0; i < 40; i++) {
+            int32_t prompt[24];
+            infer_request q = plain();
+            for (int k = 0; k < 24; k++)
+                prompt[k] = (int32_t)rng_below(&r, VOCAB);
+            q.prompt = prompt;
+            q.n_prompt = 1 + rng_below(&r, 24);
+            q.max_tokens = rng_below(&r, 3) ? (int64_t)rng_below(&r, 9) : 0;
+            if (i % 2) {
+                q.flags = INFER_REQ_PROMPT_LOGITS;
+                q.on_logits = on_logits;
+                want[w->next_id] = (uint32_t)q.n_prompt;
+            }
+            submit(w, &q);
+        }
+        drain(w, &r);
+        assert_true(w->s.preemptions > 0);
+        for (uint32_t i = 1; i < w->next_id; i++)
+            assert_int_equal(w->logits_seen[i], want[i]);
+        world_free(w);
+    }
+}
+
+static uint32_t bias_of(const world *w, const infer_req *r, int32_t *ids)
+{
+    const infer_sample_row *sr = &w->im.sample_rows[r->step_first_logit + r->step_n_logits - 1];
+    for (uint32_t i = 0; i < sr->bias_count; i++)
+        ids[i] = w->im.bias[sr->bias_first + i].id;
+    return sr->bias_count;
+}
+
+/* Before min_tokens exactly the ids that would end the request are forbidden. */
+static void test_min_tokens(void **state)
+{
+    (void)state;
+    world *w = world_of((shape){.blocks = 16, .block = 4, .parallel = 3, .batched = 24, .ctx = 32});
+    int32_t stop_ids[] = {4, 5}, ids[16];
+    infer_sample_bias bias[] = {{9, 1.5f}};
+    w->s.end_ids[0] = 30;
+    w->s.end_ids[1] = 31;
+    w->s.n_end_ids = 2;
+    infer_request q = plain();
+    q.min_tokens = 2;
+    q.stop_ids = stop_ids;
+    q.n_stop_ids = 2;
+    q.sampling.bias = bias;
+    q.sampling.n_bias = 1;
+    infer_req *a = submit(w, &q);
+    q.flags = INFER_REQ_IGNORE_EOS;
+    infer_req *b = submit(w, &q);
+    half_step(w);
+    assert_int_equal(bias_of(w, a, ids), 5);
+    assert_int_equal(ids[0], 9);
+    assert_int_equal(ids[1], 4);
+    assert_int_equal(ids[3], 30);
+    assert_true(isinf(w->im.bias[1].bias) && w->im.bias[1].bias < 0);
+    assert_int_equal(bias_of(w, b, ids), 3);
+    for (int i = 0; i < 2; i++) {
+        a->tokens[a->n_tokens++] = 1;
+        b->tokens[b->n_tokens++] = 1;
+        half_step(w);
+        assert_int_equal(bias_of(w, a, ids), i == 0 ? 5 : 1);
+    }
+    end(w, a);
+    end(w, b);
+    world_free(w);
+}
+
+static void random_request(world *w, rng *r, uint32_t ctx)
+{
+    int32_t prompt[256];
+    infer_request q = plain();
+    q.n_prompt = 1 + rng_below(r, rng_below(r, 3) ? ctx / 4 : ctx - 1);
+    q.prompt = prompt;
+    for (uint64_t i = 0; i < q.n_prompt; i++)
+        prompt[i] = (int32_t)rng_below(r, VOCAB);
+    q.max_tokens = rng_below(r, 10) ? (int64_t)rng_below(r, 30) : -1;
+    q.priority = (int32_t)rng_below(r, 3);
+    if (rng_below(r, 3) == 0)
+        q.sampling.repetition_penalty = 1.1f;
+    if (rng_below(r, 5) == 0) {
+        q.flags |= INFER_REQ_PROMPT_LOGITS;
+        q.on_logits = on_logits;
+    }
+    q.min_tokens = rng_below(r, 4);
+    submit(w, &q);
+}
+
+static void test_fuzz(void **state)
+{
+    (void)state;
+    const char *rounds = getenv("INFER_TEST_LONG");
+    uint64_t preemptions = 0;
+    int most = rounds ? 20000 : 600;
+    for (int seed = 0; seed < most; seed++) {
+        rng r = {(uint64_t)seed * 77 + 5};
+        uint32_t block = 1 + rng_below(&r, 9), ctx = 16 + rng_below(&r, 100), per = (ctx + block - 1) / block;
+        uint32_t parallel = 1 + rng_below(&r, 12), batched = parallel + rng_below(&r, 60);
+        world *w = world_of((shape){.blocks = per + rng_below(&r, per * 3),
+                                    .block = block,
+                                    .parallel = parallel,
+                                    .batched = batched,
+                                    .step_tokens = rng_below(&r, 3) ? 0 : 1 + rng_below(&r, batched),
+                                    .chunk = rng_below(&r, 2) ? 0 : 1 + rng_below(&r, 20),
+                                    .ctx = ctx,
+                                    .logits = rng_below(&r, 30)});
+        for (int i = 0; i < 400; i++) {
+            if (w->s.n_waiting < 20 && rng_below(&r, 3) == 0)
+                random_request(w, &r, ctx);
+            if (rng_below(&r, 8) == 0 && w->s.n_running)
+                end(w, w->s.running[rng_below(&r, w->s.n_running)]);
+            if (rng_below(&r, 16) == 0 && w->s.waiting)
+                end(w, w->s.waiting);
+            check_books(w);
+            step(w, &r);
+        }
+        drain(w, &r);
+        preemptions += w->s.preemptions;
+        world_free(w);
+    }
+    assert_true(preemptions > 100);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_request_checks),
+        cmocka_unit_test(test_request_limits),
+        cmocka_unit_test(test_request_no_memory),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_held_text),
+        cmocka_unit_test(test_events),
+        cmocka_unit_test(test_events_no_memory),
+        cmocka_unit_test(test_budgets),
+        cmocka_unit_test(test_priority),
+        cmocka_unit_test(test_preemption),
+        cmocka_unit_test(test_no_starvation),
+        cmocka_unit_test(test_prompt_logits),
+        cmocka_unit_test(test_min_tokens),
+        cmocka_unit_test(test_fuzz),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
