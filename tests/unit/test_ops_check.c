@@ -377,9 +377,11 @@ static void mutate(victim *v)
     case 3:
         t->shape[next() % 4] = (int64_t)odd_number();
         break;
-    case 4:
-        t->shape[next() % 4] += (int64_t)(next() % 3) - 1;
+    case 4: {
+        int64_t *size = &t->shape[next() % 4];
+        *size = (int64_t)((uint64_t)*size + next() % 3 - 1);
         break;
+    }
     case 5:
         t->stride[next() % 4] = (int64_t)(odd_number() * (next() % 2 ? 4 : 1));
         break;
