@@ -159,6 +159,31 @@ static void test_paged_is_dense(void **state)
         }
 }
 
+/* A window of w keys, the row's own included, is full attention over those keys alone. */
+static void test_window(void **state)
+{
+    (void)state;
+    static fixture f;
+    op_build b;
+    infer_attrs_attn a = attrs_of(INFER_MASK_WINDOW), full = attrs_of(INFER_MASK_FULL);
+    setup(&f, M, in_order);
+    for (int w = 1; w < M; w += 5) {
+        a.window = (uint32_t)w;
+        dense(&f, &b, &a, M, f.y);
+        op_run(&b);
+        for (int i = 0; i < M; i++) {
+            int first = i - w + 1 > 0 ? i - w + 1 : 0;
+            dense(&f, &b, &full, 1, f.z);
+            b.data[0] = f.q + i * H * D;
+            b.data[1] = f.k + first * G * D;
+            b.data[2] = f.v + first * G * E;
+            b.t[1].shape[0] = b.t[2].shape[0] = i + 1 - first;
+            op_run(&b);
+            assert_memory_equal(f.y + i * H * E, f.z, H * E * sizeof(float));
+        }
+    }
+}
+
 /* A chunk of a prompt gives what the whole prompt gives for those rows. */
 static void test_chunks(void **state)
 {
@@ -390,11 +415,10 @@ static void test_cache_formats(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_by_hand),        cmocka_unit_test(test_uniform),
-        cmocka_unit_test(test_paged_is_dense), cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_grouped_heads),  cmocka_unit_test(test_tree),
-        cmocka_unit_test(test_sequences),      cmocka_unit_test(test_holes),
-        cmocka_unit_test(test_latent),         cmocka_unit_test(test_cache_formats),
+        cmocka_unit_test(test_by_hand), cmocka_unit_test(test_uniform),       cmocka_unit_test(test_paged_is_dense),
+        cmocka_unit_test(test_window),  cmocka_unit_test(test_chunks),        cmocka_unit_test(test_grouped_heads),
+        cmocka_unit_test(test_tree),    cmocka_unit_test(test_sequences),     cmocka_unit_test(test_holes),
+        cmocka_unit_test(test_latent),  cmocka_unit_test(test_cache_formats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,6 +70,10 @@ static void test_frame(void **state)
         REFUSED(n_out, INFER_OP_MAX_OPERANDS + 1);
         REFUSED(n_out, UINT32_MAX);
         REFUSED(n_out, info->n_out_min - 1u);
+        v.b.d.n_epilogue = 1; /* inputs beyond the op's own are then thinkable, but not beyond the limit */
+        v.b.d.n_in = INFER_OP_MAX_OPERANDS + 1 - v.b.d.n_out;
+        assert_true(op_status(&v.b) == INFER_E_TOO_LARGE);
+        v.b.d = good;
         REFUSED(tensors, NULL);
         REFUSED(tensor_size, 0);
         REFUSED(tensor_size, sizeof(infer_tensor_desc) - 8);

@@ -189,6 +189,39 @@ static void test_fused(void **state)
     assert_memory_equal(y, z, sizeof y);
 }
 
+/* ADD_RMS_NORM is ADD, then RMS_NORM of the sum as it is stored. */
+static void test_add_norm(void **state)
+{
+    (void)state;
+    enum { N = 3, M = 33 };
+    float x[N * M], r[N * M], w[M], y[N * M], z[N * M];
+    uint16_t s[N * M], t[N * M];
+    infer_attrs_norm a = {.struct_size = sizeof a, .eps = 1e-6f};
+    op_build b;
+    op_fill(x, N * M, 1);
+    op_fill(r, N * M, 2);
+    op_fill(w, M, 3);
+    op_begin(&b, INFER_OP_ADD_RMS_NORM, &a, sizeof a);
+    OP_IN2(&b, F32, x, N, M);
+    OP_IN2(&b, F32, r, N, M);
+    OP_IN1(&b, F32, w, M);
+    OP_OUT2(&b, F32, y, N, M);
+    OP_OUT2(&b, BF16, s, N, M);
+    op_run(&b);
+    op_begin(&b, INFER_OP_ADD, NULL, 0);
+    OP_IN2(&b, F32, x, N, M);
+    OP_IN2(&b, F32, r, N, M);
+    OP_OUT2(&b, BF16, t, N, M);
+    op_run(&b);
+    assert_memory_equal(s, t, sizeof s);
+    op_begin(&b, INFER_OP_RMS_NORM, &a, sizeof a);
+    OP_IN2(&b, BF16, t, N, M);
+    OP_IN1(&b, F32, w, M);
+    OP_OUT2(&b, F32, z, N, M);
+    op_run(&b);
+    assert_memory_equal(y, z, sizeof y);
+}
+
 static void test_route(void **state)
 {
     (void)state;
@@ -219,6 +252,13 @@ static void test_route(void **state)
     x[0] = NAN;
     op_run(&b);
     assert_true(ids[0] == 1 && ids[1] == 2 && fabs(w[0] - 1.0 / 3) < 1e-6);
+    /* never the same expert twice, even when no other has a share */
+    x[0] = 5;
+    x[1] = x[2] = x[3] = -INFINITY;
+    for (a.scoring = INFER_ROUTE_SOFTMAX; a.scoring <= INFER_ROUTE_SIGMOID; a.scoring++) {
+        op_run(&b);
+        assert_true(ids[0] == 0 && ids[1] == 1 && w[1] == 0);
+    }
 }
 
 /* MOE_MATMUL is a MATMUL with the chosen expert's matrix; MOE_COMBINE the weighted sum. */
@@ -512,11 +552,11 @@ static void test_rope_kv_write(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),        cmocka_unit_test(test_double_sums),   cmocka_unit_test(test_quantised),
-        cmocka_unit_test(test_gated_mlp),     cmocka_unit_test(test_fused),         cmocka_unit_test(test_route),
-        cmocka_unit_test(test_experts),       cmocka_unit_test(test_lora),          cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_rope_algebra),  cmocka_unit_test(test_rope_sections), cmocka_unit_test(test_kv_write),
-        cmocka_unit_test(test_rope_kv_write),
+        cmocka_unit_test(test_matmul),    cmocka_unit_test(test_double_sums),   cmocka_unit_test(test_quantised),
+        cmocka_unit_test(test_gated_mlp), cmocka_unit_test(test_fused),         cmocka_unit_test(test_add_norm),
+        cmocka_unit_test(test_route),     cmocka_unit_test(test_experts),       cmocka_unit_test(test_lora),
+        cmocka_unit_test(test_rope),      cmocka_unit_test(test_rope_algebra),  cmocka_unit_test(test_rope_sections),
+        cmocka_unit_test(test_kv_write),  cmocka_unit_test(test_rope_kv_write),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

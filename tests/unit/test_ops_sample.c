@@ -271,6 +271,12 @@ static void test_counter_based(void **state)
         r.position = p;
         assert_int_equal(choose(two, 2, r, NULL), infer_sample_uniform(42, p) < 0.5f ? 0 : 1);
     }
+    infer_sample_row half = off(); /* a sum that equals the target does not exceed it */
+    half.temperature = 1;
+    half.seed = 42;
+    half.position = 7954382;
+    assert_true(infer_sample_uniform(half.seed, half.position) == 0.5f);
+    assert_int_equal(choose(two, 2, half, NULL), 1);
     double mean = 0;
     for (uint64_t p = 0; p < 10000; p++)
         mean += infer_sample_uniform(9, p) / 1e4;
