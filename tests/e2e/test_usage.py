@@ -28,6 +28,7 @@ for p in PROGRAMS:
     refuses(2, "--nonsense", p, *verb, "--nonsense")
     refuses(2, "not built yet", p, *verb, "-m", TINY, "--lora", "x.gguf")
     refuses(2, "not built yet", p, *verb, "-m", TINY, "--cpu-moe")
+    refuses(2, "BACKEND.KEY=VALUE", p, *verb, "-m", TINY, "-f" if verb else "-v", *([TINY] if verb else []), "--backend-option", "cpu") if p != "infer-serve" else None
     refuses(2, "not built yet", p, *verb, "-m", TINY, env=clean_env(INFER_PLAN="x"))
     refuses(2, "--config", p, *verb, "--config") if p else None
     if p != "infer-probe":

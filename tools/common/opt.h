@@ -62,6 +62,7 @@ enum opt_id {
     OPT_THREADS,
     OPT_NUMA,
     OPT_BACKEND_PATH,
+    OPT_BACKEND_OPTION,
     OPT_ALLOW_CPU_FALLBACK,
     /* text and sampling */
     OPT_PROMPT,

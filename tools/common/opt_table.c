@@ -92,6 +92,8 @@ const opt_row opt_rows[] = {
     {OPT_NUMA, "numa", "", LOADS, OPT_STRING, "MODE", 0, 0, 0, G_PLACE, "", ""},
     {OPT_BACKEND_PATH, "backend-path", "", LOADS, OPT_STRING, "DIR[:DIR…]", 0, 0, 0, G_PLACE,
      "more folders with backend modules", 0},
+    {OPT_BACKEND_OPTION, "backend-option", "", LOADS, OPT_LIST, "BACKEND.KEY=VALUE", 0, 0, 0, G_PLACE,
+     "a setting of a backend, such as cpu.isa=generic; may be given several times", 0},
     {OPT_ALLOW_CPU_FALLBACK, "allow-cpu-fallback", "", LOADS, OPT_FLAG, 0, 0, 0, 0, G_PLACE,
      "run on the processor when an asked device is absent", 0},
 

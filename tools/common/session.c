@@ -16,12 +16,21 @@ static infer_status open_runtime(session *s, const opts *o, infer_error *err)
 {
     infer_runtime_options ro = {.struct_size = sizeof ro, .log_level = cli_log_level, .log = cli_log_sink};
     ro.backend_path = opt_str(o, OPT_BACKEND_PATH);
+    const opt_value *list = &o->v[OPT_BACKEND_OPTION];
+    if (!(s->settings = malloc((list->n + 1) * sizeof *s->settings)))
+        return infer_error_set(err, INFER_E_NO_MEMORY, "reading backend options: out of memory");
+    for (size_t i = 0; i < list->n; i++) {
+        const char *dot = strchr(list->list[i], '.'), *eq = strchr(list->list[i], '=');
+        if (!dot || !eq || dot == list->list[i] || eq <= dot + 1)
+            return infer_error_set(err, INFER_E_INVALID, "--backend-option: \"%s\" is not BACKEND.KEY=VALUE",
+                                   list->list[i]);
+        s->settings[ro.n_settings++] = list->list[i];
+    }
     if (opt_int(o, OPT_THREADS)) {
         snprintf(s->threads, sizeof s->threads, "cpu.threads=%lld", (long long)opt_int(o, OPT_THREADS));
-        s->settings[0] = s->threads;
-        ro.settings = s->settings;
-        ro.n_settings = 1;
+        s->settings[ro.n_settings++] = s->threads;
     }
+    ro.settings = s->settings;
     return infer_runtime_create(&ro, &s->runtime, err);
 }
 
@@ -183,6 +192,7 @@ void session_close(session *s)
         infer_file_destroy(s->file);
     if (s->runtime && !s->shared_runtime)
         infer_runtime_destroy(s->runtime);
+    free(s->settings);
     memset(s, 0, sizeof *s);
 }
 

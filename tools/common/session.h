@@ -20,8 +20,8 @@ typedef struct session {
     infer_file_info info;
     uint64_t load_ns;                /* from the start of session_open to a ready engine */
     int shared_runtime, shared_file; /* another session's */
-    char threads[48];                /* the runtime's setting */
-    const char *settings[1];
+    char threads[48];                /* the runtime's settings */
+    const char **settings;
 } session;
 
 /* What the program knows better than the options; zero: as the options say. */
