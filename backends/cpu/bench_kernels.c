@@ -1,6 +1,6 @@
 /*
  * Speed of the CPU backend's products and attention, through the plugin's own table. Not installed, not a test.
- *   bench_kernels [-t THREADS] [-i ISA] [-f FORMAT] [-n ROWS_OF_W] [-k COLUMNS] [-m ROWS[,ROWS…]] [-s SECONDS]
+ *   bench_kernels [-t THREADS] [-i ISA] [-f FORMAT] [-n ROWS_OF_W] [-k COLUMNS] [-m ROWS[,ROWS…]] [-s SECONDS] [-c]
  * Prints, per format, bytes of weights a second for one row, GFLOP/s for more, and the rate of a plain read loop.
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -95,6 +95,7 @@ typedef struct bench {
     infer_queue *queue;
     infer_buffer *weights, *x, *y, *scratch;
     double seconds;
+    int cached;
 } bench;
 
 static void *map(bench *b, infer_buffer *buf)
@@ -124,7 +125,7 @@ static int matmul(bench *b, infer_format f, uint64_t bytes, int64_t n, int64_t k
                               .attrs = &a};
     infer_range r[4] = {{b->x, 0, 0}, {b->weights, 0, 0}, {NULL, 0, 0}, {b->y, 0, 0}};
     const infer_op_args args = {.struct_size = sizeof args, .n_operands = 4, .operands = r};
-    uint64_t start = host_clock(NULL), copies = POOL / bytes;
+    uint64_t start = host_clock(NULL), copies = b->cached ? 1 : POOL / bytes;
     *best = 1e30;
     /* Round the pool, so that every matrix comes from memory. The best single run: other programs only disturb. */
     for (uint64_t i = 0; i < copies || (double)(host_clock(NULL) - start) * 1e-9 < b->seconds; i++) {
@@ -147,6 +148,37 @@ static double read_rate(bench *b)
     return matmul(b, INFER_FMT_F32, (uint64_t)16 << 20, 512, 8192, 1, &best) ? (double)(16 << 20) / best * 1e-9 : 0;
 }
 
+/* What an op costs beside its work: a small ADD on the calling thread, and a product just large enough to be shared. */
+static void overheads(bench *b)
+{
+    enum { N = 576, RUNS = 2000 };
+    const infer_tensor_desc t[3] = {{.format = INFER_FMT_F32, .rank = 2, .shape = {1, N, 1, 1}},
+                                    {.format = INFER_FMT_F32, .rank = 2, .shape = {1, N, 1, 1}},
+                                    {.format = INFER_FMT_F32, .rank = 2, .shape = {1, N, 1, 1}}};
+    const infer_op_desc op = {.struct_size = sizeof op,
+                              .op = INFER_OP_ADD,
+                              .rows_from = INFER_ROWS_STATIC,
+                              .n_in = 2,
+                              .n_out = 1,
+                              .tensor_size = sizeof t[0],
+                              .tensors = t};
+    const infer_range r[3] = {{b->x, 0, 0}, {b->x, 4 * N, 0}, {b->y, 0, 0}};
+    const infer_op_args args = {.struct_size = sizeof args, .n_operands = 3, .operands = r};
+    double best = 1e30, product;
+    for (int i = 0; i < RUNS; i++) {
+        uint64_t t0 = host_clock(NULL);
+        for (int j = 0; j < 10; j++)
+            b->ops->cmd_op(b->queue, &op, &args);
+        double s = (double)(host_clock(NULL) - t0) / 10;
+        best = s < best ? s : best;
+    }
+    int cached = b->cached;
+    b->cached = 1;
+    matmul(b, INFER_FMT_Q8_0, 128 * N / 32 * 34, 128, N, 1, &product);
+    b->cached = cached;
+    printf("add of %d: %.0f ns; q8_0 %d x 128 from cache: %.0f ns\n", N, best, N, product * 1e9);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -161,7 +193,7 @@ int main(int argc, char **argv)
     const char *only = NULL, *rows = "1,64,512";
     int64_t n = 2048, k = 2048;
     bench b = {.seconds = 0.3};
-    for (int c; (c = getopt(argc, argv, "t:i:f:n:k:m:s:")) != -1;) {
+    for (int c; (c = getopt(argc, argv, "t:i:f:n:k:m:s:c")) != -1;) {
         switch (c) {
         case 't':
             threads = optarg;
@@ -180,6 +212,9 @@ int main(int argc, char **argv)
             break;
         case 'm':
             rows = optarg;
+            break;
+        case 'c': /* one matrix again and again */
+            b.cached = 1;
             break;
         case 's':
             b.seconds = atof(optarg);
@@ -203,6 +238,7 @@ int main(int argc, char **argv)
     memset(w, 0x11, POOL); /* small numbers in every format */
     printf("isa %s, %s threads, %lld x %lld; f32 rows from memory: %.1f GB/s\n", props.isa, threads, (long long)n,
            (long long)k, read_rate(&b));
+    overheads(&b);
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
         const kern_format *f = &kern_generic_table.format[formats[i].f];
         uint64_t bytes = (uint64_t)(n * k / f->block_elems) * f->block_bytes;

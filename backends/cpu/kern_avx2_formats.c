@@ -15,6 +15,15 @@
 
 /* ---- Pieces ---------------------------------------------------------------------------------------------------- */
 
+/* Asks for `bytes` of the four rows after these ahead of time. The rows of a tile follow one another, and one row alone
+ * is too short for the processor to find out by itself. */
+INLINE void fetch(const uint8_t *p, int bytes)
+{
+    UNROLL
+    for (int at = 0; at < bytes; at += 64)
+        _mm_prefetch((const char *)p + at, _MM_HINT_T1);
+}
+
 /* A binary16 in every lane. */
 INLINE __m256 half8(const uint8_t *p)
 {
@@ -36,14 +45,14 @@ INLINE __m256i bytes32(const uint8_t *p)
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
 
-/* 32 signed bytes, through memory, as floats. */
+/* 32 signed bytes as floats. */
 INLINE void spread(__m256i bytes, __m256 v[4])
 {
-    _Alignas(32) int8_t b[32];
-    _mm256_store_si256((__m256i *)(void *)b, bytes);
-    UNROLL
-    for (int i = 0; i < 4; i++)
-        v[i] = signed8(b + 8 * i);
+    __m128i lo = _mm256_castsi256_si128(bytes), hi = _mm256_extracti128_si256(bytes, 1);
+    v[0] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(lo));
+    v[1] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(lo, lo)));
+    v[2] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(hi));
+    v[3] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(hi, hi)));
 }
 
 INLINE __m256i low4(__m256i x)
@@ -127,9 +136,9 @@ INLINE void get_mxfp4(const uint8_t *p, __m256 v[4])
 {
     const __m256i twice =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
-    float e;
-    kern_unpack_e8m0(p, &e, 1);
-    __m256 d = _mm256_set1_ps(e * 0.5f);
+    /* E8M0: 2^(e - 127), 0 a subnormal, 255 NaN */
+    int bits = p[0] == 255 ? 0x7FC00000 : p[0] ? p[0] << 23 : 0x00400000;
+    __m256 d = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_set1_epi32(bits)), _mm256_set1_ps(0.5f));
     spread(_mm256_shuffle_epi8(twice, nibbles16(p + 1)), v);
     UNROLL
     for (int i = 0; i < 4; i++)
@@ -163,7 +172,7 @@ INLINE void store4(const __m256 v[4], float *dst)
     }                                                                                                                  \
     static void dot_##name(const uint8_t *const w[KERN_TILE], const float *x, int64_t k, float out[KERN_TILE])         \
     {                                                                                                                  \
-        const uint8_t *p0 = w[0], *p1 = w[1], *p2 = w[2], *p3 = w[3];                                                  \
+        const uint8_t *p0 = w[0], *p1 = w[1], *p2 = w[2], *p3 = w[3], *next = p0 + 4 * (p1 - p0);                      \
         __m128 sum = _mm_setzero_ps();                                                                                 \
         for (int64_t k0 = 0; k0 < k; k0 += KERN_CHUNK) {                                                               \
             int64_t end = k - k0 < KERN_CHUNK ? k : k0 + KERN_CHUNK;                                                   \
@@ -177,6 +186,8 @@ INLINE void store4(const __m256 v[4], float *dst)
                 a2 = fma4(v, x + i, a2);                                                                               \
                 get_##name(p3, v);                                                                                     \
                 a3 = fma4(v, x + i, a3);                                                                               \
+                fetch(next, 4 * (bytes));                                                                              \
+                next += 4 * (bytes);                                                                                   \
                 p0 += (bytes);                                                                                         \
                 p1 += (bytes);                                                                                         \
                 p2 += (bytes);                                                                                         \
@@ -196,7 +207,7 @@ BLOCK32(mxfp4, 17)
 
 /* ---- Blocks of 256: head_NAME reads the scales, get_NAME the eight vectors of 64 elements ---------------------- */
 
-/* Scales and minima, negated, as products with the block's own; how many stand for a block differs. */
+/* Scales and minima as products with the block's own; how many stand for a block differs. */
 typedef struct head {
     float d[16], m[16];
 } head;
@@ -212,7 +223,7 @@ INLINE void scales12(const uint8_t *p, head *h)
     __m256 sf = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)s)));
     __m256 mf = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)m)));
     _mm256_storeu_ps(h->d, _mm256_mul_ps(half8(p), sf));
-    _mm256_storeu_ps(h->m, _mm256_xor_ps(_mm256_mul_ps(half8(p + 2), mf), _mm256_set1_ps(-0.0f)));
+    _mm256_storeu_ps(h->m, _mm256_mul_ps(half8(p + 2), mf));
 }
 
 INLINE void head_q4_k(const uint8_t *p, head *h)
@@ -228,8 +239,8 @@ INLINE void get_q4_k(const uint8_t *p, const head *h, int g, __m256 v[8])
     UNROLL
     for (int i = 0; i < 4; i++) {
         __m256i u = unsigned8(p + 16 + 32 * g + 8 * i);
-        v[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_and_si256(u, _mm256_set1_epi32(15))), d0, m0);
-        v[i + 4] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(u, 4)), d1, m1);
+        v[i] = _mm256_fmsub_ps(_mm256_cvtepi32_ps(_mm256_and_si256(u, _mm256_set1_epi32(15))), d0, m0);
+        v[i + 4] = _mm256_fmsub_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(u, 4)), d1, m1);
     }
 }
 
@@ -247,7 +258,7 @@ INLINE void get_q5_k(const uint8_t *p, const head *h, int g, __m256 v[8])
     UNROLL
     for (int i = 0; i < 8; i++)
         v[i] =
-            _mm256_fmadd_ps(v[i], _mm256_broadcast_ss(&h->d[2 * g + i / 4]), _mm256_broadcast_ss(&h->m[2 * g + i / 4]));
+            _mm256_fmsub_ps(v[i], _mm256_broadcast_ss(&h->d[2 * g + i / 4]), _mm256_broadcast_ss(&h->m[2 * g + i / 4]));
 }
 
 INLINE void head_q6_k(const uint8_t *p, head *h)
@@ -276,7 +287,7 @@ INLINE void get_q6_k(const uint8_t *p, const head *h, int g, __m256 v[8])
 
 INLINE void head_q2_k(const uint8_t *p, head *h)
 {
-    __m256 d = half8(p + 80), m = _mm256_xor_ps(half8(p + 82), _mm256_set1_ps(-0.0f));
+    __m256 d = half8(p + 80), m = half8(p + 82);
     UNROLL
     for (int i = 0; i < 2; i++) {
         __m256i u = unsigned8(p + 8 * i);
@@ -294,7 +305,7 @@ INLINE void get_q2_k(const uint8_t *p, const head *h, int g, __m256 v[8])
     UNROLL
     for (int i = 0; i < 8; i++)
         v[i] =
-            _mm256_fmadd_ps(v[i], _mm256_broadcast_ss(&h->d[4 * g + i / 2]), _mm256_broadcast_ss(&h->m[4 * g + i / 2]));
+            _mm256_fmsub_ps(v[i], _mm256_broadcast_ss(&h->d[4 * g + i / 2]), _mm256_broadcast_ss(&h->m[4 * g + i / 2]));
 }
 
 /* Low nibbles of the sixteen scales in bytes 0..7 (8..15 in their high halves), upper pairs in bytes 8..11. */
@@ -340,9 +351,10 @@ INLINE __m256 fma8(const __m256 v[8], const float *x, __m256 acc)
     return acc;
 }
 
-#define PART(name, g)                                                                                                  \
+#define PART(name, g, bytes)                                                                                           \
     do {                                                                                                               \
         __m256 v[8];                                                                                                   \
+        fetch(next + 4 * b + (g) * (bytes), bytes);                                                                    \
         get_##name(p[0] + b, &h[0], g, v);                                                                             \
         a0 = fma8(v, x + i + 64 * (g), a0);                                                                            \
         get_##name(p[1] + b, &h[1], g, v);                                                                             \
@@ -378,6 +390,7 @@ INLINE __m256 fma8(const __m256 v[8], const float *x, __m256 acc)
     {                                                                                                                  \
         __m128 sum = _mm_setzero_ps();                                                                                 \
         head h[KERN_TILE];                                                                                             \
+        const uint8_t *next = p[0] + 4 * (p[1] - p[0]);                                                                \
         int64_t b = 0;                                                                                                 \
         for (int64_t k0 = 0; k0 < k; k0 += KERN_CHUNK) {                                                               \
             int64_t end = k - k0 < KERN_CHUNK ? k : k0 + KERN_CHUNK;                                                   \
@@ -386,10 +399,10 @@ INLINE __m256 fma8(const __m256 v[8], const float *x, __m256 acc)
                 UNROLL                                                                                                 \
                 for (int r = 0; r < KERN_TILE; r++)                                                                    \
                     head_##name(p[r] + b, &h[r]);                                                                      \
-                PART(name, 0);                                                                                         \
-                PART(name, 1);                                                                                         \
-                PART(name, 2);                                                                                         \
-                PART(name, 3);                                                                                         \
+                PART(name, 0, bytes);                                                                                  \
+                PART(name, 1, bytes);                                                                                  \
+                PART(name, 2, bytes);                                                                                  \
+                PART(name, 3, bytes);                                                                                  \
             }                                                                                                          \
             sum = _mm_add_ps(sum, kern_avx2_reduce(a0, a1, a2, a3));                                                   \
         }                                                                                                              \
@@ -423,12 +436,13 @@ INLINE __m256 get_bf16(const uint8_t *p)
 #define PLAIN_DOT(name, bytes)                                                                                         \
     static void dot_##name(const uint8_t *const w[KERN_TILE], const float *x, int64_t k, float out[KERN_TILE])         \
     {                                                                                                                  \
-        const uint8_t *p0 = w[0], *p1 = w[1], *p2 = w[2], *p3 = w[3];                                                  \
+        const uint8_t *p0 = w[0], *p1 = w[1], *p2 = w[2], *p3 = w[3], *next = p0 + 4 * (p1 - p0);                      \
         __m128 sum = _mm_setzero_ps();                                                                                 \
         for (int64_t k0 = 0; k0 < k; k0 += KERN_CHUNK) {                                                               \
             int64_t end = k - k0 < KERN_CHUNK ? k : k0 + KERN_CHUNK;                                                   \
             __m256 a0 = _mm256_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;                                                \
             for (int64_t i = k0; i < end; i += 8) {                                                                    \
+                fetch(next + 4 * (bytes)*i, 32 * (bytes));                                                             \
                 __m256 v = _mm256_loadu_ps(x + i);                                                                     \
                 a0 = _mm256_fmadd_ps(get_##name(p0 + (bytes)*i), v, a0);                                               \
                 a1 = _mm256_fmadd_ps(get_##name(p1 + (bytes)*i), v, a1);                                               \
@@ -493,11 +507,12 @@ static void pack_bf16(const float *src, void *dst, int64_t n)
 
 /* ---- Table ----------------------------------------------------------------------------------------------------- */
 
+#define UNPACK_ROW(id, name, elems, bytes) [INFER_FMT_##id] = {elems, bytes, kern_unpack_##name, NULL, NULL},
 const kern_format kern_avx2_formats[INFER_FMT_COUNT] = {
     [INFER_FMT_F32] = {1, 4, kern_unpack_f32, kern_pack_f32, dot_f32},
     [INFER_FMT_F16] = {1, 2, unpack_f16, pack_f16, dot_f16},
     [INFER_FMT_BF16] = {1, 2, unpack_bf16, pack_bf16, dot_bf16},
-    KERN_NUMBER_FORMATS(KERN_ROW)[INFER_FMT_Q4_0] = {32, 18, unpack_q4_0, NULL, dot_q4_0},
+    KERN_NUMBER_FORMATS(UNPACK_ROW)[INFER_FMT_Q4_0] = {32, 18, unpack_q4_0, NULL, dot_q4_0},
     [INFER_FMT_Q4_1] = {32, 20, unpack_q4_1, NULL, dot_q4_1},
     [INFER_FMT_Q5_0] = {32, 22, unpack_q5_0, NULL, dot_q5_0},
     [INFER_FMT_Q5_1] = {32, 24, unpack_q5_1, NULL, dot_q5_1},

@@ -291,6 +291,7 @@ void kern_unpack_q6_k(const void *src, float *dst, int64_t n)
     }
 }
 
-#define ROW(id, name, elems, bytes) [INFER_FMT_##id] = {elems, bytes, kern_unpack_##name, kern_pack_##name, NULL},
-const kern_format kern_generic_formats[INFER_FMT_COUNT] = {KERN_PLAIN_FORMATS(ROW) KERN_NUMBER_FORMATS(KERN_ROW)
-                                                               KERN_BLOCK_FORMATS(KERN_ROW)};
+#define UNPACK_ROW(id, name, elems, bytes) [INFER_FMT_##id] = {elems, bytes, kern_unpack_##name, NULL, NULL},
+#define ROW(id, name, elems, bytes)        [INFER_FMT_##id] = {elems, bytes, kern_unpack_##name, kern_pack_##name, NULL},
+const kern_format kern_generic_formats[INFER_FMT_COUNT] = {KERN_PLAIN_FORMATS(ROW) KERN_NUMBER_FORMATS(UNPACK_ROW)
+                                                               KERN_BLOCK_FORMATS(UNPACK_ROW)};

@@ -34,9 +34,6 @@
     X(Q5_K, q5_k, 256, 176)                                                                                            \
     X(Q6_K, q6_k, 256, 210)
 
-/* A row of a table: unpack only. */
-#define KERN_ROW(id, name, elems, bytes) [INFER_FMT_##id] = {elems, bytes, kern_unpack_##name, NULL, NULL},
-
 #define KERN_DECLARE(id, name, elems, bytes) void kern_unpack_##name(const void *src, float *dst, int64_t n);
 KERN_PLAIN_FORMATS(KERN_DECLARE)
 KERN_NUMBER_FORMATS(KERN_DECLARE)
