@@ -121,14 +121,21 @@ void infer_rows_free(infer_rows *r)
 
 double infer_ref_dot(const float *a, const float *b, int64_t n)
 {
-    double s[8] = {0};
+    double s0 = 0, s1 = 0, s2 = 0, s3 = 0, s4 = 0, s5 = 0, s6 = 0, s7 = 0, rest = 0; /* named, to stay in registers */
     int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int j = 0; j < 8; j++)
-            s[j] += (double)a[i + j] * (double)b[i + j];
-    for (int j = 0; i < n; i++, j++)
-        s[j] += (double)a[i] * (double)b[i];
-    return ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]));
+    for (; i + 8 <= n; i += 8) {
+        s0 += (double)a[i] * (double)b[i];
+        s1 += (double)a[i + 1] * (double)b[i + 1];
+        s2 += (double)a[i + 2] * (double)b[i + 2];
+        s3 += (double)a[i + 3] * (double)b[i + 3];
+        s4 += (double)a[i + 4] * (double)b[i + 4];
+        s5 += (double)a[i + 5] * (double)b[i + 5];
+        s6 += (double)a[i + 6] * (double)b[i + 6];
+        s7 += (double)a[i + 7] * (double)b[i + 7];
+    }
+    for (; i < n; i++)
+        rest += (double)a[i] * (double)b[i];
+    return ((s0 + s4) + (s1 + s5)) + ((s2 + s6) + (s3 + s7)) + rest;
 }
 
 double infer_ref_act(uint32_t act, double x)
