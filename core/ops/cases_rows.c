@@ -175,6 +175,23 @@ static const case_par ids_select_list[] = {
     {.n = 100, .k = 65, .flags = CASE_DYN},
 };
 
+/* a [n][d] of f0, b [k][d] of f1, y of f2 */
+static void gen_rows_select(case_maker *m, const case_par *p)
+{
+    infer_case_fill(m, infer_case_in(m, p->f0, pad_of(p), 2, p->n, p->d, 1, 1), 1);
+    infer_case_ints(m, p->n, -2, (int32_t)p->k);
+    infer_case_fill(m, infer_case_in(m, p->f1, pad_of(p), 2, p->k, p->d, 1, 1), 1);
+    infer_case_out(m, p->f2, pad_of(p), 2, p->n, p->d, 1, 1);
+    label_rows(m, p);
+    infer_case_tol_set(m, 0, "one rounding to the output's format");
+}
+
+static const case_par rows_select_list[] = {
+    {.n = 1, .d = 1, .k = 1, .f0 = F32, .f1 = F32, .f2 = F32},
+    {.n = 33, .d = 17, .k = 7, .f0 = F32, .f1 = F16, .f2 = F32, .flags = CASE_DYN},
+    {.n = 7, .d = 65, .k = 3, .f0 = BF16, .f1 = F32, .f2 = BF16, .flags = CASE_PAD},
+};
+
 /* state [k][d] of f0, n pairs. CASE_EDGE: some slots out of range. */
 static void gen_state_copy(case_maker *m, const case_par *p)
 {
@@ -610,6 +627,7 @@ const case_set infer_case_sets_rows[] = {
     SET_MORE(GATHER_ROWS, gen_gather, gather_list, count_formats, gather_format),
     SET(CONCAT_ROWS, gen_concat, concat_list),
     SET(IDS_SELECT, gen_ids_select, ids_select_list),
+    SET(ROWS_SELECT, gen_rows_select, rows_select_list),
     SET(STATE_COPY, gen_state_copy, state_copy_list),
     SET(ADD, gen_binary, binary_list),
     SET(MUL, gen_binary, binary_list),

@@ -90,6 +90,7 @@ INFER_REF(concat_rows);
 INFER_REF(softmax);
 INFER_REF(argmax);
 INFER_REF(ids_select);
+INFER_REF(rows_select);
 INFER_REF(state_copy);
 INFER_REF(add);
 INFER_REF(mul);

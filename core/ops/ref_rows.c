@@ -148,6 +148,25 @@ INFER_REF(ids_select)
     return INFER_OK;
 }
 
+INFER_REF(rows_select)
+{
+    infer_view av = infer_ref_in(op, data, 0), bv = infer_ref_in(op, data, 2), yv = infer_ref_out(op, data, 0);
+    const int32_t *from = data[1];
+    infer_rows y = {0};
+    INFER_TRY(infer_rows_target(&y, &yv, rows));
+    for (int64_t i = 0; i < rows; i++) {
+        if (from[i] < 0)
+            infer_ref_unpack(av.format, infer_view_at(&av, i), y.p[i], yv.width);
+        else if (from[i] < bv.shape[0])
+            infer_ref_unpack(bv.format, infer_view_at(&bv, from[i]), y.p[i], yv.width);
+        else
+            memset(y.p[i], 0, (size_t)yv.width * sizeof *y.p[i]);
+    }
+    infer_rows_store(&y, &yv, rows);
+    infer_rows_free(&y);
+    return INFER_OK;
+}
+
 INFER_REF(state_copy)
 {
     infer_view v = infer_ref_out(op, data, 0);

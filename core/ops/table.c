@@ -76,6 +76,7 @@ static const infer_op_info table[INFER_OP_COUNT] = {
         2, 5, 2, 4, 0, 0, 0, 4, sizeof(infer_attrs_sample), infer_check_sample, infer_ref_sample),
     ROW(IDS_SELECT, "ids_select", "host_ids[n]:i from[n]:i sampled[m]:i -> ids[n]:i", 3, 3, 1, 1, 0, 0, 0, 0, 0, NULL,
         infer_ref_ids_select),
+    ROWS(ROWS_SELECT, "rows_select", "a[nd]:f from[n]:i b[md]:f -> y[nd]:f", 3, 3, 0, NULL, infer_ref_rows_select),
 
     ROWS(LORA_SHRINK, "lora_shrink", "x[nK]:f A[LrK]:w adapter_row[n]:i -> t[nr]:f", 3, 3, 0, NULL,
          infer_ref_lora_shrink),

@@ -8,7 +8,8 @@ from harness import BUILD, SLOWDOWN, TINY, Server, check, clean_env, device, don
 
 libs = os.path.join(BUILD, ".libs")
 inner = os.path.join(libs, "infer-cpu.so")
-if device() != "cpu0" or not os.path.exists(os.path.join(libs, "infer-fault.so")) or not os.path.exists(inner):
+fault = os.path.join(BUILD, "tests", "plugins", ".libs", "infer-fault.so")
+if device() != "cpu0" or not os.path.exists(fault) or not os.path.exists(inner):
     skip("the decorator that loses devices, or the cpu module, is not built")
 
 

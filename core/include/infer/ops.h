@@ -139,6 +139,9 @@ typedef uint32_t infer_op_id;
 #define INFER_OP_IDS_SELECT                                                                                            \
     49u /* host_ids i32[n], from i32[n], sampled i32[m] -> i32[n]: from[i] < 0 takes host_ids[i], from[i] >= m         \
            gives -1 */
+#define INFER_OP_ROWS_SELECT                                                                                           \
+    50u /* a[n][d], from i32[n], b[m][d] -> y[n][d]: from[i] < 0 takes row i of a, else row from[i] of b (an input     \
+           that is an embedding instead of an id); from[i] >= m gives zeros */
 
 /* Adapters, selected by row: adapter_row i32[n], -1 = none */
 #define INFER_OP_LORA_SHRINK 56u /* x[n][K], A[L][r][K], adapter_row -> t[n][r] */

@@ -44,6 +44,7 @@ static const struct {
     {INFER_OP_STATE_COPY, "state_copy"},
     {INFER_OP_SAMPLE, "sample"},
     {INFER_OP_IDS_SELECT, "ids_select"},
+    {INFER_OP_ROWS_SELECT, "rows_select"},
     {INFER_OP_LORA_SHRINK, "lora_shrink"},
     {INFER_OP_LORA_EXPAND_ADD, "lora_expand_add"},
 };
