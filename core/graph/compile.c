@@ -34,6 +34,10 @@ infer_status infer_graph_compile(infer_graph *g, const infer_graph_target *t, in
     if (s == INFER_OK)
         s = infer_graph_cut(g, t, &c, err);
     if (s == INFER_OK)
+        s = infer_graph_claim(g, t, &c, err);
+    if (s == INFER_OK)
+        s = infer_graph_transfers(g, t, &c, err);
+    if (s == INFER_OK)
         s = infer_graph_memplan(g, t, &c, err);
     if (s != INFER_OK) {
         int32_t refused = c.kv_refused_dev;
@@ -49,12 +53,16 @@ void infer_compiled_print(const infer_compiled *c, const infer_graph_target *t, 
 {
     for (uint32_t p = 0; p < c->n_parts; p++) {
         const infer_part *part = &c->parts[p];
-        infer_buf_printf(out, "part %u on %s%s%s\n", p, infer_hal_dev_id(t->devs[part->dev]),
-                         part->program == INFER_PROGRAM_SAMPLE ? ", sample" : "", part->fallback ? ", fallback" : "");
+        infer_buf_printf(out, "part %u on %s%s%s%s\n", p, infer_hal_dev_id(t->devs[part->dev]),
+                         part->program == INFER_PROGRAM_SAMPLE ? ", sample" : "", part->fallback ? ", fallback" : "",
+                         part->claimed ? ", claimed" : "");
         for (uint32_t i = part->first; i < part->first + part->count; i++) {
             const infer_gnode *n = &c->g->nodes[c->order[i]];
             const infer_op_info *info = infer_op_get(n->op);
-            infer_buf_printf(out, "%4u %-14s layer %d", i, info ? info->name : "?", n->layer);
+            infer_buf_printf(out, "%4u %-14s layer %d %s", i, info ? info->name : "?", n->layer,
+                             n->answer.level == INFER_LEVEL_NATIVE ? "native" : "composed");
+            if (n->n_epilogue)
+                infer_buf_printf(out, " +%u", n->n_epilogue);
             for (uint32_t k = 0; k < n->n_out; k++) {
                 const infer_value *v = &c->g->vals[n->out[k]];
                 const infer_format_info *f = infer_format_get(v->desc.format);

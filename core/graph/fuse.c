@@ -32,7 +32,7 @@ static void map_node(const infer_graph *g, int32_t i, fuse_maps *m)
 static int accepts(const infer_graph *g, const infer_graph_target *t, infer_gnode *n)
 {
     infer_op_answer a;
-    if (infer_graph_ask(g, t, n, n->dev, &a) != INFER_OK || a.level != INFER_LEVEL_NATIVE ||
+    if (infer_graph_ask(g, t, n, n->dev, &a, NULL) != INFER_OK || a.level != INFER_LEVEL_NATIVE ||
         a.n_epilogue < n->n_epilogue)
         return 0;
     n->answer = a;
@@ -55,8 +55,8 @@ static int fuse_residual(infer_graph *g, const infer_graph_target *t, int32_t i,
         if (mi < 0 || m->uses[root] != 1 || prod != root || m->maker[infer_graph_root(g, other)] > mi)
             continue;
         infer_gnode *mat = &g->nodes[mi];
-        if (mat->op != INFER_OP_MATMUL || mat->dev != add->dev || mat->n_epilogue || mat->removed ||
-            mat->n_in >= INFER_OP_MAX_OPERANDS)
+        if (mat->op != INFER_OP_MATMUL || mat->dev != add->dev || mat->program != add->program || mat->n_epilogue ||
+            mat->removed || mat->n_in >= INFER_OP_MAX_OPERANDS)
             continue;
         infer_gnode cand = *mat;
         while (cand.n_in < infer_op_get(mat->op)->n_in_max) /* operands of steps stand after all of the op's own */

@@ -116,7 +116,8 @@ typedef struct infer_graph_target {
     const int32_t *kv_home;
     uint32_t n_layers;
     /* Completes the descriptor of weight `ref` as it lies on a device when op `use` reads it (format, layout). */
-    infer_status (*weight_desc)(void *user, int32_t dev, uint64_t ref, infer_op_id use, infer_tensor_desc *desc);
+    infer_status (*weight_desc)(void *user, int32_t dev, uint64_t ref, infer_op_id use, infer_tensor_desc *desc,
+                                infer_error *err);
     void *user;
 } infer_graph_target;
 
@@ -138,6 +139,7 @@ typedef struct infer_part {
     int32_t program;       /* INFER_PROGRAM_* */
     uint32_t first, count; /* range in infer_compiled.order */
     int fallback;          /* runs on the host for another device */
+    int claimed;           /* the device's plugin compiles it whole */
 } infer_part;
 
 typedef struct infer_compiled {
@@ -181,7 +183,7 @@ infer_status infer_graph_program(const infer_compiled *c, const infer_graph_targ
                                  const infer_graph_binding *b, infer_hal_prog **prog, infer_hal_exec **exec,
                                  infer_error *err);
 
-/* One line a node, for people: "12 matmul attn_q [512][576] cpu0 native". */
+/* One line a part and one a node, for people: "  12 matmul         layer 0 native q f32[512][576]". */
 void infer_compiled_print(const infer_compiled *c, const infer_graph_target *t, infer_buf *out);
 /* A refusal in words: "shape of operand 2". */
 void infer_answer_reason(const infer_op_answer *a, char *buf, size_t cap);

@@ -9,21 +9,21 @@
 #include "ops/ops.h"
 
 infer_status infer_graph_desc_on(const infer_graph *g, const infer_graph_target *t, const infer_gnode *n, int32_t dev,
-                                 infer_op_desc *desc, infer_tensor_desc *tensors)
+                                 infer_op_desc *desc, infer_tensor_desc *tensors, infer_error *err)
 {
     infer_graph_desc(g, n, desc, tensors);
     for (uint32_t i = 0; i < n->n_in; i++)
         if (n->in[i] >= 0 && g->vals[n->in[i]].kind == INFER_VAL_WEIGHT)
-            INFER_TRY(t->weight_desc(t->user, dev, g->vals[n->in[i]].ref, n->op, &tensors[i]));
+            INFER_TRY(t->weight_desc(t->user, dev, g->vals[n->in[i]].ref, n->op, &tensors[i], err));
     return INFER_OK;
 }
 
 infer_status infer_graph_ask(const infer_graph *g, const infer_graph_target *t, const infer_gnode *n, int32_t dev,
-                             infer_op_answer *out)
+                             infer_op_answer *out, infer_error *err)
 {
     infer_op_desc desc;
     infer_tensor_desc tensors[INFER_OP_MAX_OPERANDS + 4];
-    INFER_TRY(infer_graph_desc_on(g, t, n, dev, &desc, tensors));
+    INFER_TRY(infer_graph_desc_on(g, t, n, dev, &desc, tensors, err));
     const infer_op_desc *p = &desc;
     infer_hal_op_query(t->devs[dev], &p, 1, out);
     return INFER_OK;
@@ -84,21 +84,18 @@ infer_status infer_graph_partition(infer_graph *g, const infer_graph_target *t, 
         int cache = touches_cache(n->op);
         int32_t dev = cache ? t->kv_home[n->layer] : t->home[n->layer + 1];
         infer_op_answer a = {0};
-        infer_status s = infer_graph_ask(g, t, n, dev, &a);
-        if (s != INFER_OK)
-            return infer_error_set(err, s, "layer %d: no layout for a weight on %s", n->layer,
-                                   infer_hal_dev_id(t->devs[dev]));
-        if (a.level == INFER_LEVEL_NO && dev != t->host) {
+        infer_status s = infer_graph_ask(g, t, n, dev, &a, err);
+        if (s == INFER_OK && a.level == INFER_LEVEL_NO && dev != t->host) {
             if (cache)
                 out->kv_refused_dev = dev;
             if (cache || t->host < 0)
                 return refuse(t, n, dev, &a, err);
             dev = t->host;
             out->n_fallback++;
-            s = infer_graph_ask(g, t, n, dev, &a);
-            if (s != INFER_OK)
-                return infer_error_set(err, s, "layer %d: no layout for a weight on the host", n->layer);
+            s = infer_graph_ask(g, t, n, dev, &a, err);
         }
+        if (s != INFER_OK)
+            return infer_error_prefix(err, s, "layer %d", n->layer);
         if (a.level == INFER_LEVEL_NO)
             return refuse(t, n, dev, &a, err);
         n->dev = dev;
@@ -140,43 +137,52 @@ static infer_status need_on(const infer_graph *g, infer_compiled *c, infer_val v
     return INFER_OK;
 }
 
-infer_status infer_graph_cut(infer_graph *g, const infer_graph_target *t, infer_compiled *c, infer_error *err)
+infer_status infer_graph_cut(const infer_graph *g, const infer_graph_target *t, infer_compiled *c, infer_error *err)
 {
-    infer_status s = INFER_OK;
-    int32_t *made_by = infer_malloc(g->n_vals * sizeof *made_by);
-    uint8_t *there = infer_calloc((size_t)t->n_devs * g->n_vals, 1);
     c->order = infer_malloc(g->n_nodes * sizeof *c->order);
     c->parts = infer_malloc(g->n_nodes * sizeof *c->parts);
-    if (!made_by || !there || !c->order || !c->parts) {
-        s = infer_error_set(err, INFER_E_NO_MEMORY, "graph: no host memory for %u nodes", g->n_nodes);
-        goto out;
-    }
-    for (uint32_t i = 0; i < g->n_vals; i++)
-        made_by[i] = -1;
+    if (!c->order || !c->parts)
+        return infer_error_set(err, INFER_E_NO_MEMORY, "graph: no host memory for %u nodes", g->n_nodes);
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         const infer_gnode *n = &g->nodes[i];
         if (n->removed)
             continue;
+        int fallback = n->dev == t->host && t->home[n->layer + 1] != n->dev;
         infer_part *p = c->n_parts ? &c->parts[c->n_parts - 1] : NULL;
         if (!p || p->dev != n->dev || p->program != n->program) {
             p = &c->parts[c->n_parts++];
             *p = (infer_part){.dev = n->dev, .program = n->program, .first = c->n_order};
-            p->fallback = n->dev == t->host && t->home[n->layer + 1] != n->dev;
         }
+        p->fallback |= fallback;
         c->order[c->n_order++] = i;
         p->count++;
-        for (uint32_t k = 0; k < n->n_in && s == INFER_OK; k++)
-            if (n->in[k] >= 0)
-                s = need_on(g, c, n->in[k], c->n_parts - 1, made_by, there, err);
-        if (s != INFER_OK)
-            goto out;
-        for (uint32_t k = 0; k < n->n_out; k++) {
-            infer_val r = infer_graph_root(g, n->out[k]);
-            made_by[r] = (int32_t)c->n_parts - 1;
-            there[(size_t)n->dev * g->n_vals + (size_t)r] = 1;
+    }
+    return INFER_OK;
+}
+
+infer_status infer_graph_transfers(const infer_graph *g, const infer_graph_target *t, infer_compiled *c,
+                                   infer_error *err)
+{
+    infer_status s = INFER_OK;
+    int32_t *made_by = infer_malloc(g->n_vals * sizeof *made_by);
+    uint8_t *there = infer_calloc((size_t)t->n_devs * g->n_vals, 1);
+    if (!made_by || !there)
+        s = infer_error_set(err, INFER_E_NO_MEMORY, "graph: no host memory for %u values", g->n_vals);
+    for (uint32_t i = 0; i < g->n_vals && s == INFER_OK; i++)
+        made_by[i] = -1;
+    for (uint32_t p = 0; p < c->n_parts; p++) {
+        for (uint32_t i = c->parts[p].first; i < c->parts[p].first + c->parts[p].count && s == INFER_OK; i++) {
+            const infer_gnode *n = &g->nodes[c->order[i]];
+            for (uint32_t k = 0; k < n->n_in && s == INFER_OK; k++)
+                if (n->in[k] >= 0)
+                    s = need_on(g, c, n->in[k], p, made_by, there, err);
+            for (uint32_t k = 0; k < n->n_out && s == INFER_OK; k++) {
+                infer_val r = infer_graph_root(g, n->out[k]);
+                made_by[r] = (int32_t)p;
+                there[(size_t)n->dev * g->n_vals + (size_t)r] = 1;
+            }
         }
     }
-out:
     infer_free(made_by);
     infer_free(there);
     return s;

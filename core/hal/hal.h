@@ -207,6 +207,8 @@ infer_status infer_hal_read(infer_hal_dev *d, const infer_range *src, void *data
 typedef struct infer_hal_prog infer_hal_prog;
 typedef struct infer_hal_exec infer_hal_exec;
 
+/* Which nodes of a view the plugin wants to compile whole: set_of[i] = set number of node i, or -1. */
+infer_status infer_hal_prog_claim(infer_hal_dev *d, const infer_graph_view *view, int32_t *set_of, infer_error *err);
 /* The view is copied where the default keeps it. The plugin's prog_build, or the stock program. */
 infer_status infer_hal_prog_build(infer_hal_dev *d, const infer_graph_view *view, infer_hal_prog **out,
                                   infer_program_info *info, infer_error *err);

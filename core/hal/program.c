@@ -58,6 +58,19 @@ static infer_status check_view(infer_hal_dev *d, const infer_graph_view *view, c
     return d->hal->validate ? hal_validate_view(d, view, err) : INFER_OK;
 }
 
+infer_status infer_hal_prog_claim(infer_hal_dev *d, const infer_graph_view *view, int32_t *set_of, infer_error *err)
+{
+    infer_status s = hal_lost(d);
+    for (uint32_t i = 0; i < view->n_nodes; i++)
+        set_of[i] = -1;
+    if (!s) {
+        pthread_mutex_lock(&d->setup_mu);
+        s = hal_note(d, d->ops->prog_claim(d->h, view, set_of));
+        pthread_mutex_unlock(&d->setup_mu);
+    }
+    return s ? infer_hal_fail(d, s, err, "claim nodes") : INFER_OK;
+}
+
 infer_status infer_hal_prog_build(infer_hal_dev *d, const infer_graph_view *view, infer_hal_prog **out,
                                   infer_program_info *info, infer_error *err)
 {

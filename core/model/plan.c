@@ -70,10 +70,11 @@ infer_status infer_plan_weight(infer_plan *p, int32_t dev, uint64_t ref, infer_o
     return INFER_OK;
 }
 
-static infer_status target_weight_desc(void *user, int32_t dev, uint64_t ref, infer_op_id use, infer_tensor_desc *desc)
+static infer_status target_weight_desc(void *user, int32_t dev, uint64_t ref, infer_op_id use, infer_tensor_desc *desc,
+                                       infer_error *err)
 {
     infer_weight_inst *x;
-    INFER_TRY(infer_plan_weight(user, dev, ref, use, &x, NULL));
+    INFER_TRY(infer_plan_weight(user, dev, ref, use, &x, err));
     desc->format = x->plan.format;
     desc->layout = x->plan.layout;
     return INFER_OK;

@@ -72,7 +72,7 @@ static json_t *fallbacks(const infer_plan *p)
             continue;
         infer_op_answer ans;
         char why[80] = "its cache lies on the host";
-        if (infer_graph_ask(&p->graph, &p->target, n, home, &ans) == INFER_OK && ans.level == INFER_LEVEL_NO)
+        if (infer_graph_ask(&p->graph, &p->target, n, home, &ans, NULL) == INFER_OK && ans.level == INFER_LEVEL_NO)
             infer_answer_reason(&ans, why, sizeof why);
         json_array_append_new(a, json_pack("{s:s,s:s,s:i,s:s}", "device", dev, "op", op, "count", 1, "reason", why));
     }
