@@ -79,8 +79,7 @@ static void test_right(void **state)
     assert_string_equal(v.device, "bad0");
 }
 
-/* Each mistake is found at its own tier, by a case that is about it. Only the cases of that tier are run: that lower
- * tiers do not stumble over it is seen once, below. */
+/* Each mistake is found at its own tier, by the cases that are about it; only these are run, for time. */
 static void test_each_bug(void **state)
 {
     (void)state;
@@ -88,7 +87,9 @@ static void test_each_bug(void **state)
     for (uint32_t i = 1; i < infer_bad_n_bugs; i++) {
         const infer_bad_bug *b = &infer_bad_bugs[i];
         seen s = {.pattern = b->found};
-        infer_conform_verdict v = run(i, &s, b->tier ? "t1.*" : "t0.*", NULL, INFER_CONFORM_MAX_TIER);
+        if (b->races && strstr(INFER_SANITIZER, "thread"))
+            continue; /* the mistake is a race, and would be reported as one */
+        infer_conform_verdict v = run(i, &s, b->found, NULL, INFER_CONFORM_MAX_TIER);
         if (v.level != (int32_t)b->tier - 1 || !s.fails[b->tier] || !s.found) {
             print_error("not found: %s (%s): %u failures, first %s\n", b->name, b->what, s.fails[b->tier], s.first);
             missed++;

@@ -16,58 +16,58 @@
 
 const infer_plugin_desc *infer_sim_query(const infer_host *host, const infer_abi_range *range);
 
-/* id, tier, what is wrong, a case that must find it */
+/* id, tier, what is wrong, cases of which one must find it, whether it is a race */
 #define BUGS(X)                                                                                                        \
-    X(none, 0, "nothing", "")                                                                                          \
-    X(probe_changes, 0, "every probe gives the device another uuid", "t0.probe.twice")                                 \
-    X(props_size, 0, "dev_props writes its whole struct into a shorter one", "t0.props.struct_size")                   \
-    X(leak, 0, "dev_open keeps a block of host memory for ever", "t0.open.*")                                          \
-    X(over_commit, 0, "an allocation that does not fit gets a smaller buffer", "t0.mem.too_large")                     \
-    X(alloc_zero, 0, "zero bytes are allocated", "t0.mem.zero")                                                        \
-    X(stats, 0, "heap statistics never see our own buffers", "t0.heaps.stats")                                         \
-    X(copy_tail, 0, "copies in whole words: the last odd bytes are lost", "t0.copy.*")                                 \
-    X(copy_pitch, 0, "the source pitch is used for the destination too", "t0.copy.*_strided")                          \
-    X(copy_list, 0, "only the first 1024 regions of a list are copied", "t0.copy.list")                                \
-    X(fill_pattern, 0, "patterns are repeated byte by byte", "t0.fill.patterns")                                       \
-    X(fill_past_end, 0, "fills in units of 64 bytes, past the range", "t0.fill.patterns")                              \
-    X(wait_ignored, 0, "a wait on a timeline does not hold the queue", "t0.queue.host_wait")                           \
-    X(early_signal, 0, "a signal is given when submitted, not when work is done", "t0.tl.after_work")                  \
-    X(unknown_bits, 0, "must-understand bits are not looked at", "t0.query.unknown_bits")                              \
-    X(unknown_op, 0, "an unknown op is taken", "t0.query.unknown_op")                                                  \
-    X(query_first, 0, "only the first descriptor of a batch is answered", "t0.query.stride")                           \
-    X(past_end, 1, "one element past the end of the output is written", "t1.*")                                        \
-    X(before_begin, 1, "a byte before the output is written", "t1.*")                                                  \
-    X(input_write, 1, "the first input is worked on in place", "t1.scale.*")                                           \
-    X(ignore_counts, 1, "all rows of the capacity are processed", "t1.*")                                              \
-    X(count_plus_one, 1, "one row more than the count is processed", "t1.*")                                           \
-    X(rope_kind, 1, "pairs are rotated where halves are asked", "t1.rope.*")                                           \
-    X(rope_rest, 1, "elements beyond n_dims are not copied", "t1.rope.*")                                              \
-    X(kv_len, 1, "the last key of every sequence is missed", "t1.attn_paged.*")                                        \
-    X(block_table, 1, "the block table is read without its row stride", "t1.attn_paged.*")                             \
-    X(window, 1, "a window is one key too wide", "t1.attn_paged.*")                                                    \
-    X(soft_cap, 1, "the soft cap is left out", "t1.attn_paged.*")                                                      \
-    X(slot_negative, 1, "a negative slot is written to slot 0", "t1.kv_write.*")                                       \
-    X(id_range, 1, "an id out of range reads row 0", "t1.gather_rows.*")                                               \
-    X(tie_last, 1, "of equal maxima the last wins", "t1.argmax.*")                                                     \
-    X(glu_swapped, 1, "the activation is applied to the wrong operand", "t1.glu.*")                                    \
-    X(gelu_kind, 1, "gelu and gelu_tanh are one", "t1.*")                                                              \
-    X(norm_eps, 1, "eps is left out of the norm", "t1.rms_norm.*")                                                     \
-    X(row_variant, 1, "a row's last bit depends on how many run with it", "t1.matmul.*")                               \
-    X(not_repeatable, 1, "a last bit that changes from run to run", "t1.softmax.*")                                    \
-    X(epilogue_lie, 1, "the whole epilogue list is promised, nothing of it done", "t1.matmul.*")                       \
-    X(draw_position, 1, "the draw does not depend on the position", "t1.sample.*")                                     \
-    X(moe_weight, 1, "expert weights are not normalised", "t1.moe_route.*")                                            \
-    X(low_precision, 1, "sums are kept in 16 bits", "t1.matmul.*")
+    X(none, 0, "nothing", "", 0)                                                                                       \
+    X(probe_changes, 0, "every probe gives the device another uuid", "t0.probe.twice", 0)                              \
+    X(props_size, 0, "dev_props writes its whole struct into a shorter one", "t0.props.struct_size", 0)                \
+    X(leak, 0, "dev_open keeps a block of host memory for ever", "t0.open.*", 0)                                       \
+    X(over_commit, 0, "an allocation that does not fit gets a smaller buffer", "t0.mem.too_large", 0)                  \
+    X(alloc_zero, 0, "zero bytes are allocated", "t0.mem.zero", 0)                                                     \
+    X(stats, 0, "heap statistics never see our own buffers", "t0.heaps.stats", 0)                                      \
+    X(copy_tail, 0, "copies in whole words: the last odd bytes are lost", "t0.copy.*", 0)                              \
+    X(copy_pitch, 0, "the source pitch is used for the destination too", "t0.copy.*_strided", 0)                       \
+    X(copy_list, 0, "only the first 1024 regions of a list are copied", "t0.copy.list", 0)                             \
+    X(fill_pattern, 0, "patterns are repeated byte by byte", "t0.fill.patterns", 0)                                    \
+    X(fill_past_end, 0, "fills in units of 64 bytes, past the range", "t0.fill.patterns", 0)                           \
+    X(wait_ignored, 0, "a wait on a timeline does not hold the queue", "t0.queue.*", 1)                                \
+    X(early_signal, 0, "a signal is given when submitted, not when work is done", "t0.tl.after_work", 1)               \
+    X(unknown_bits, 0, "must-understand bits are not looked at", "t0.query.unknown_bits", 0)                           \
+    X(unknown_op, 0, "an unknown op is taken", "t0.query.unknown_op", 0)                                               \
+    X(query_first, 0, "only the first descriptor of a batch is answered", "t0.query.stride", 0)                        \
+    X(past_end, 1, "one element past the end of the output is written", "t1.*", 0)                                     \
+    X(before_begin, 1, "a byte before the output is written", "t1.*", 0)                                               \
+    X(input_write, 1, "the first input is worked on in place", "t1.scale.*", 0)                                        \
+    X(ignore_counts, 1, "all rows of the capacity are processed", "t1.*", 0)                                           \
+    X(count_plus_one, 1, "one row more than the count is processed", "t1.*", 0)                                        \
+    X(rope_kind, 1, "pairs are rotated where halves are asked", "t1.rope.*", 0)                                        \
+    X(rope_rest, 1, "elements beyond n_dims are not copied", "t1.rope.*", 0)                                           \
+    X(kv_len, 1, "the last key of every sequence is missed", "t1.attn_paged.*", 0)                                     \
+    X(block_table, 1, "the block table is read without its row stride", "t1.attn_paged.*", 0)                          \
+    X(window, 1, "a window is one key too wide", "t1.attn_paged.*", 0)                                                 \
+    X(soft_cap, 1, "the soft cap is left out", "t1.attn_paged.*", 0)                                                   \
+    X(slot_negative, 1, "a negative slot is written to slot 0", "t1.kv_write.*", 0)                                    \
+    X(id_range, 1, "an id out of range reads row 0", "t1.gather_rows.*", 0)                                            \
+    X(tie_last, 1, "of equal maxima the last wins", "t1.argmax.*", 0)                                                  \
+    X(glu_swapped, 1, "the activation is applied to the wrong operand", "t1.glu.*", 0)                                 \
+    X(gelu_kind, 1, "gelu and gelu_tanh are one", "t1.*", 0)                                                           \
+    X(norm_eps, 1, "eps is left out of the norm", "t1.rms_norm.*", 0)                                                  \
+    X(row_variant, 1, "a row's last bit depends on how many run with it", "t1.matmul.*", 0)                            \
+    X(not_repeatable, 1, "a last bit that changes from run to run", "t1.softmax.*", 0)                                 \
+    X(epilogue_lie, 1, "the whole epilogue list is promised, nothing of it done", "t1.matmul.*", 0)                    \
+    X(draw_position, 1, "the draw does not depend on the position", "t1.sample.*", 0)                                  \
+    X(moe_weight, 1, "expert weights are not normalised", "t1.moe_route.*", 0)                                         \
+    X(low_precision, 1, "sums are kept in 16 bits", "t1.matmul.*", 0)
 
 enum {
-#define X(id, tier, what, found) BUG_##id,
+#define X(id, tier, what, found, races) BUG_##id,
     BUGS(X)
 #undef X
         N_BUGS
 };
 
 const infer_bad_bug infer_bad_bugs[] = {
-#define X(id, tier, what, found) {#id, what, tier, found},
+#define X(id, tier, what, found, races) {#id, what, tier, found, races},
     BUGS(X)
 #undef X
 };

@@ -11,7 +11,8 @@ typedef struct infer_bad_bug {
     const char *name;
     const char *what;
     uint32_t tier;     /* the tier that must find it; lower ones must not */
-    const char *found; /* shell pattern: a case that must be among those that fail */
+    const char *found; /* shell pattern: cases of which one must fail */
+    int races;         /* the mistake is that something happens too early */
 } infer_bad_bug;
 
 /* The list; the first is no bug at all. */
