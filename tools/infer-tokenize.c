@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <infer/text.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <infer/infer.h>
 
 #include "cli.h"
 #include "opt.h"
@@ -17,32 +20,29 @@
 static const cli_program program = {
     "infer-tokenize",
     PROG_TOKENIZE,
-    "infer-tokenize --tokenizer tokenizer.json [--json | --decode] [-p TEXT]",
+    "infer-tokenize (-m MODEL | --tokenizer tokenizer.json) [--json | --decode] [-p TEXT]",
     "Turns text into token ids, one a line with its text, or ids into text.",
     0,
     0,
 };
 
 /* tokenizer.json with its tokenizer_config.json: the one named, or one in the same folder. */
-static infer_status load_json(const opts *o, infer_tokenizer **t, infer_error *err)
+static infer_status load_json(const opts *o, const char *path, infer_tokenizer **t, infer_error *err)
 {
     static const char beside[] = "tokenizer_config.json";
-    const char *path = opt_str(o, OPT_TOKENIZER), *slash = strrchr(path, '/');
+    const char *slash = strrchr(path, '/');
     sbuf json = {0}, config = {0}, name = {0};
     infer_status s = sbuf_read_file(&json, path, err);
     int named = opt_set(o, OPT_TOKENIZER_CONFIG);
-    if (named)
+    if (named) {
         sbuf_puts(&name, opt_str(o, OPT_TOKENIZER_CONFIG));
-    else {
+    } else {
         sbuf_add(&name, path, slash ? (size_t)(slash - path) + 1 : 0);
         sbuf_puts(&name, beside);
     }
     if (s == INFER_OK && (json.failed || name.failed))
         s = infer_error_set(err, INFER_E_NO_MEMORY, "%s: out of memory", path);
-    FILE *f = s == INFER_OK && !named ? fopen(name.p, "rb") : NULL;
-    if (f)
-        fclose(f);
-    if (s == INFER_OK && (named || f))
+    if (s == INFER_OK && (named || access(name.p, F_OK) == 0))
         s = sbuf_read_file(&config, name.p, err);
     if (s == INFER_OK) {
         s = infer_tokenizer_create_json(json.p ? json.p : "", json.n, config.p, config.n, t, err);
@@ -51,6 +51,21 @@ static infer_status load_json(const opts *o, infer_tokenizer **t, infer_error *e
     }
     sbuf_free(&json);
     sbuf_free(&config);
+    sbuf_free(&name);
+    return s;
+}
+
+static infer_status load(const opts *o, infer_tokenizer **t, infer_error *err)
+{
+    struct stat st;
+    const char *path = opt_set(o, OPT_TOKENIZER) ? opt_str(o, OPT_TOKENIZER) : opt_str(o, OPT_MODEL);
+    int folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (!folder)
+        return opt_set(o, OPT_TOKENIZER) ? load_json(o, path, t, err) : infer_tokenizer_open(path, t, err);
+    sbuf name = {0};
+    sbuf_printf(&name, "%s/tokenizer.json", path);
+    infer_status s =
+        name.failed ? infer_error_set(err, INFER_E_NO_MEMORY, "%s: out of memory", path) : load_json(o, name.p, t, err);
     sbuf_free(&name);
     return s;
 }
@@ -219,15 +234,15 @@ int main(int argc, char **argv)
     int code = cli_start(&program, &o, argc, argv);
     if (code >= 0)
         goto out;
-    if (!opt_set(&o, OPT_TOKENIZER)) {
-        code = cli_fail(EXIT_USAGE, "no --tokenizer (see --help)");
+    if (opt_set(&o, OPT_TOKENIZER) == opt_set(&o, OPT_MODEL)) {
+        code = cli_fail(EXIT_USAGE, "one of --model and --tokenizer is needed (see --help)");
         goto out;
     }
     if (opt_int(&o, OPT_JSON) && (opt_int(&o, OPT_DECODE) || opt_set(&o, OPT_PROMPT))) {
         code = cli_fail(EXIT_USAGE, "--json reads lines from standard input: no --decode, no -p");
         goto out;
     }
-    if (load_json(&o, &t, &err) != INFER_OK) {
+    if (load(&o, &t, &err) != INFER_OK) {
         code = cli_fail_err(&err);
         goto out;
     }

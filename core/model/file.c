@@ -103,20 +103,36 @@ void infer_file_get_info(const infer_file *f, infer_file_info *out)
                              .n_ctx_train = h->n_ctx_train};
 }
 
+static infer_status create_tokenizer(const infer_gguf *g, const char *path, infer_tokenizer **out, infer_error *err)
+{
+    infer_gguf_vocab v;
+    infer_status s = infer_gguf_vocab_load(g, &v, err);
+    if (s == INFER_OK) {
+        s = infer_tokenizer_create_vocab(&v.v, out, err);
+        infer_gguf_vocab_free(&v);
+    }
+    if (s != INFER_OK)
+        infer_error_prefix(err, s, "%s", path);
+    return s;
+}
+
+infer_status infer_tokenizer_open(const char *path, infer_tokenizer **out, infer_error *err)
+{
+    infer_gguf *g;
+    infer_status s = infer_gguf_open(path, &g, err);
+    if (s != INFER_OK)
+        return s;
+    s = create_tokenizer(g, path, out, err);
+    infer_gguf_close(g);
+    return s;
+}
+
 infer_status infer_file_tokenizer(infer_file *f, const infer_tokenizer **out, infer_error *err)
 {
     infer_status s = INFER_OK;
     pthread_mutex_lock(&f->lock);
-    if (!f->tokenizer) {
-        infer_gguf_vocab v;
-        s = infer_gguf_vocab_load(f->gguf, &v, err);
-        if (s == INFER_OK) {
-            s = infer_tokenizer_create_vocab(&v.v, &f->tokenizer, err);
-            infer_gguf_vocab_free(&v);
-        }
-        if (s != INFER_OK)
-            infer_error_prefix(err, s, "%s", f->path);
-    }
+    if (!f->tokenizer)
+        s = create_tokenizer(f->gguf, f->path, &f->tokenizer, err);
     if (s == INFER_OK)
         *out = f->tokenizer;
     pthread_mutex_unlock(&f->lock);

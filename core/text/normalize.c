@@ -137,6 +137,7 @@ static infer_status replace(const infer_norm *step, infer_norm_scratch *s, infer
             break;
         infer_buf_append(out, in.p + done, start - done);
         infer_buf_append(out, step->to.p, step->to.n);
+        s->lost_start |= !out->n && end;
         done = end;
         from = end > start ? end : end < in.n ? end + infer_utf8_len(in.p[end]) : in.n + 1;
     }
@@ -202,6 +203,7 @@ infer_status infer_normalize(const infer_norm *steps, size_t n_steps, infer_norm
 {
     infer_str text = in;
     size_t limit = s->max_text * 32 + 4096;
+    s->lost_start = 0;
     int holder = 0; /* the buffer that holds the text, once one does */
     for (size_t i = 0; i < n_steps; i++) {
         const infer_norm *step = &steps[i];
@@ -210,6 +212,7 @@ infer_status infer_normalize(const infer_norm *steps, size_t n_steps, infer_norm
         b->limit = limit;
         infer_buf_append(b, "", 0);
         infer_status st = INFER_OK;
+        infer_str kept;
         switch (step->kind) {
         case INFER_NORM_NFC:
         case INFER_NORM_NFD:
@@ -233,7 +236,9 @@ infer_status infer_normalize(const infer_norm *steps, size_t n_steps, infer_norm
             per_character(step->kind, text, b);
             break;
         case INFER_NORM_STRIP:
-            text = strip(step, text);
+            kept = strip(step, text);
+            s->lost_start |= kept.p != text.p;
+            text = kept;
             continue;
         case INFER_NORM_SQUEEZE:
             squeeze(text, b);

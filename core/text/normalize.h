@@ -36,6 +36,7 @@ typedef struct infer_norm_scratch {
     infer_buf buf[2];
     infer_buf points;
     infer_regex_scratch *regex;
+    int lost_start;  /* out: the last text's first characters were removed */
     size_t max_text; /* bytes of the longest text that a caller will give: the result may be 32 times that */
 } infer_norm_scratch;
 

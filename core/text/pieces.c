@@ -83,7 +83,7 @@ static uint32_t find_slot(const infer_pieces *p, const char *text, size_t n, uin
     return i;
 }
 
-void infer_pieces_set(infer_pieces *p, uint32_t id, const char *text, size_t n, int32_t type)
+void infer_pieces_set(infer_pieces *p, uint32_t id, const char *text, size_t n, int32_t type, int model)
 {
     uint32_t at = p->used, tag;
     if (n)
@@ -93,7 +93,7 @@ void infer_pieces_set(infer_pieces *p, uint32_t id, const char *text, size_t n, 
     p->type[id] = (uint8_t)type;
     if (n > p->longest)
         p->longest = (uint32_t)n;
-    if (!n)
+    if (!n || !model)
         return;
     uint32_t i = find_slot(p, text, n, &tag);
     p->slot[i] = (struct piece_slot){tag, (int32_t)id};

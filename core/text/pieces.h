@@ -30,16 +30,16 @@ typedef struct infer_pieces {
 infer_status infer_pieces_init(infer_pieces *p, uint32_t n, uint64_t bytes, infer_error *err);
 void infer_pieces_free(infer_pieces *p);
 
-/* Gives id its text, from the room asked for. Of two ids with one text, the later call is the one found by text.
- * An empty text is never found. */
-void infer_pieces_set(infer_pieces *p, uint32_t id, const char *text, size_t n, int32_t type);
+/* Gives id its text, from the room asked for. `model`: the model's own, found by infer_pieces_find; of two ids with one
+ * text, the later call's. An empty text is never found. */
+void infer_pieces_set(infer_pieces *p, uint32_t id, const char *text, size_t n, int32_t type, int model);
 
 static inline infer_str infer_pieces_get(const infer_pieces *p, uint32_t id)
 {
     return infer_str_of(p->text + p->piece[id].at, p->piece[id].n);
 }
 
-/* The id with this text, or -1. */
+/* The model's id with this text, or -1. */
 int32_t infer_pieces_find(const infer_pieces *p, const char *text, size_t n);
 
 #endif

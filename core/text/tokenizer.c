@@ -55,7 +55,7 @@ infer_status infer_tokenizer_add_split(infer_tokenizer *t, const char *pattern, 
 
 infer_status infer_tokenizer_add_token(infer_tokenizer *t, infer_added_token token, int normalized, infer_error *err)
 {
-    if (!normalized || !t->n_norm)
+    if (!normalized)
         return infer_added_put(&t->added, &token, err);
     infer_norm_scratch scratch = {.max_text = token.text.n};
     infer_status s = infer_normalize(t->norm, t->n_norm, &scratch, token.text, &token.text, err);
@@ -107,8 +107,8 @@ infer_status infer_tokenizer_finish(infer_tokenizer *t, infer_error *err)
         return infer_error_set(err, INFER_E_NO_MEMORY, "tokenizer: no memory");
     for (size_t i = 0; i < n; i++) {
         const struct end_name *e = &end_names[i];
-        int32_t id = infer_pieces_find(&t->pieces, e->name, strlen(e->name));
-        if (id < 0 || (e->unless && infer_pieces_find(&t->pieces, e->unless, strlen(e->unless)) >= 0))
+        int32_t id = infer_tokenizer_find(t, e->name, strlen(e->name));
+        if (id < 0 || (e->unless && infer_tokenizer_find(t, e->unless, strlen(e->unless)) >= 0))
             continue;
         if (t->pieces.type[id] == INFER_TOKEN_CONTROL || t->pieces.type[id] == INFER_TOKEN_USER_DEFINED)
             t->end[t->n_end++] = id;
@@ -222,12 +222,15 @@ static infer_status split_added(infer_encoder *e, const infer_added *added, infe
             continue;
         if (tok->single_word && (word_before(text, start) || word_after(text, end)))
             continue;
-        if (start < done) /* inside the spaces that the one before took */
-            continue;
-        if (tok->lstrip)
-            start = spaces_before(text, start, done);
         if (tok->rstrip)
             end = spaces_after(text, end);
+        if (tok->lstrip) {
+            start = spaces_before(text, start, done);
+            if (start < done)
+                start = done;
+            if (start >= end) /* nothing but blanks, which the token before took */
+                continue;
+        }
         if (start > done)
             s = next(e, infer_str_of(text.p + done, start - done), at_start && done == 0);
         infer_id_list_push(&e->ids, tok->id);
@@ -243,7 +246,7 @@ static infer_status encode_raw(infer_encoder *e, infer_str text, int at_start)
     infer_status s = infer_normalize(e->t->norm, e->t->n_norm, &e->norm, text, &text, e->err);
     if (s != INFER_OK)
         return s;
-    return split_added(e, &e->t->added_normalized, text, at_start, encode_plain);
+    return split_added(e, &e->t->added_normalized, text, at_start && !e->norm.lost_start, encode_plain);
 }
 
 infer_status infer_tokenizer_encode(const infer_tokenizer *t, const char *text, size_t n, uint32_t flags, int32_t **ids,
@@ -324,7 +327,13 @@ int32_t infer_tokenizer_type(const infer_tokenizer *t, int32_t id)
 
 int32_t infer_tokenizer_find(const infer_tokenizer *t, const char *piece, size_t n)
 {
-    return infer_pieces_find(&t->pieces, piece, n);
+    const infer_added *sets[] = {&t->added, &t->added_normalized};
+    int32_t id = infer_pieces_find(&t->pieces, piece, n);
+    for (int k = 0; id < 0 && k < 2; k++)
+        for (size_t i = 0; id < 0 && i < sets[k]->n; i++)
+            if (infer_str_eq(infer_pieces_get(&t->pieces, (uint32_t)sets[k]->token[i].id), infer_str_of(piece, n)))
+                id = sets[k]->token[i].id;
+    return id;
 }
 
 int32_t infer_tokenizer_bos(const infer_tokenizer *t)

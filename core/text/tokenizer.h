@@ -43,7 +43,7 @@ struct infer_tokenizer {
     const infer_tokenizer_kind *kind;
     infer_pieces pieces;
     infer_bpe bpe;
-    infer_added added;            /* found in the text as it comes */
+    infer_added added;            /* found in the text as it comes, first */
     infer_added added_normalized; /* found in the normalised text; texts are in `text` */
     infer_norm norm[INFER_TOKENIZER_MAX_NORMS];
     size_t n_norm;

@@ -203,7 +203,7 @@ static infer_status read_vocab(infer_tj *j, infer_str span, const added_entry *a
         else if (t->pieces.type[id] != INFER_TOKEN_UNUSED)
             s = bad_at(j, &c, &span, "an id given twice");
         else
-            infer_pieces_set(&t->pieces, id, key.p, key.n, INFER_TOKEN_NORMAL);
+            infer_pieces_set(&t->pieces, id, key.p, key.n, INFER_TOKEN_NORMAL, 1);
     }
     infer_buf_free(&key);
     j->path[0] = 0;
@@ -226,7 +226,7 @@ static infer_status place_added(infer_tj *j, added_entry *added, size_t n)
             snprintf(j->path, sizeof j->path, "added_tokens[%zu]", i);
             return infer_tj_bad(j, "id", "belongs to another token");
         } else {
-            infer_pieces_set(p, (uint32_t)a->id, a->content.p, a->content.n, type);
+            infer_pieces_set(p, (uint32_t)a->id, a->content.p, a->content.n, type, 0);
         }
     }
     return INFER_OK;
@@ -360,7 +360,7 @@ static infer_status config_token(infer_tj *j, const json_t *config, const char *
     const json_t *o = json_object_get(config, key);
     infer_str text = {0};
     infer_status s = json_is_object(o) ? infer_tj_text(j, o, "content", &text) : infer_tj_text(j, config, key, &text);
-    *id = s == INFER_OK && text.p ? infer_pieces_find(&j->t->pieces, text.p, text.n) : -1;
+    *id = s == INFER_OK && text.p ? infer_tokenizer_find(j->t, text.p, text.n) : -1;
     return s;
 }
 

@@ -28,20 +28,24 @@ static infer_status fill_pieces(infer_tokenizer *t, const infer_vocab *v, infer_
         int32_t type = v->types ? v->types[i] : INFER_TOKEN_NORMAL;
         if (type < INFER_TOKEN_NORMAL || type > INFER_TOKEN_BYTE)
             return infer_error_set(err, INFER_E_BAD_FILE, "vocabulary: token %u has the unknown type %d", i, type);
-        infer_pieces_set(&t->pieces, i, v->tokens[i].p, (size_t)v->tokens[i].n, type);
+        infer_pieces_set(&t->pieces, i, v->tokens[i].p, (size_t)v->tokens[i].n, type, 1);
     }
     return s;
 }
 
-static infer_status fill_added(infer_tokenizer *t, infer_error *err)
+/* Tokens that texts are searched for: special ones, to be parsed on request only, and user-defined ones, always. Some
+ * files call even their EOS user-defined. */
+static infer_status fill_added(infer_tokenizer *t, const infer_vocab *v, infer_error *err)
 {
     infer_status s = INFER_OK;
     for (uint32_t i = 0; s == INFER_OK && i < t->pieces.n; i++) {
         int type = t->pieces.type[i];
-        if (type != INFER_TOKEN_CONTROL && type != INFER_TOKEN_UNKNOWN && type != INFER_TOKEN_USER_DEFINED)
+        int32_t id = (int32_t)i;
+        int special = type == INFER_TOKEN_CONTROL || type == INFER_TOKEN_UNKNOWN;
+        if (!special && type != INFER_TOKEN_USER_DEFINED)
             continue;
-        infer_added_token token = {
-            infer_pieces_get(&t->pieces, i), (int32_t)i, type != INFER_TOKEN_USER_DEFINED, 0, 0, 0};
+        special |= id == v->bos || id == v->eos || id == v->eot || id == v->sep || id == v->pad;
+        infer_added_token token = {.text = infer_pieces_get(&t->pieces, i), .id = id, .special = (uint8_t)special};
         s = infer_tokenizer_add_token(t, token, 0, err);
     }
     return s;
@@ -160,7 +164,7 @@ infer_status infer_tokenizer_create_vocab(const infer_vocab *v, infer_tokenizer 
     if (s == INFER_OK)
         s = kinds[kind].fill(t, v, &add_bos, err);
     if (s == INFER_OK)
-        s = fill_added(t, err);
+        s = fill_added(t, v, err);
     if (s == INFER_OK)
         s = add_affix(v->add_bos, add_bos, v->bos, "BOS", t->prefix, &t->n_prefix, err);
     if (s == INFER_OK)

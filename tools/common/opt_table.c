@@ -202,6 +202,8 @@ const opt_row opt_rows[] = {
      "folder with exclusion lists BACKEND.never and BACKEND.notyet", 0},
     {OPT_JSON, "json", "", PROG_CONFORM, OPT_FLAG, 0, 0, 0, 0, G_CONFORM, "print one JSON object", 0},
     /* tokenize */
+    {OPT_MODEL, "model", "-m", PROG_TOKENIZE, OPT_STRING, "FILE", 0, 0, 0, G_TOKENIZE,
+     "model file (GGUF; its architecture need not be known) or a folder with a tokenizer.json", 0},
     {OPT_TOKENIZER, "tokenizer", "", PROG_TOKENIZE, OPT_STRING, "FILE", 0, 0, 0, G_TOKENIZE,
      "tokenizer.json of a model", 0},
     {OPT_TOKENIZER_CONFIG, "tokenizer-config", "--config", PROG_TOKENIZE, OPT_STRING, "FILE", 0, 0, 0, G_TOKENIZE,

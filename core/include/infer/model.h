@@ -102,6 +102,9 @@ typedef struct infer_file_info {
 INFER_API void infer_file_get_info(const infer_file *f, infer_file_info *out);
 /* Made on first use, owned by the file. */
 INFER_API infer_status infer_file_tokenizer(infer_file *f, const infer_tokenizer **out, infer_error *err);
+/* The tokenizer of a GGUF file alone, owned by the caller (infer_tokenizer_destroy): of the rest of the file only the
+ * container is checked, so that its architecture need not be known. Errors as for infer_file_open. */
+INFER_API infer_status infer_tokenizer_open(const char *path, infer_tokenizer **out, infer_error *err);
 /* The source of the file's chat template, or of the named one; NULL: none. Borrowed; *n its length. */
 INFER_API const char *infer_file_chat_template(const infer_file *f, const char *name, size_t *n);
 
