@@ -11,7 +11,7 @@ max_lines=1000
 sources() {
     find core backends tests tools docs \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.comp' \
         -o -name '*.sh' -o -name '*.py' \) -type f ! -path 'tools/build-aux/*' ! -path 'tools/m4/*' "$@" | sort
-    for f in tools/quickstart tools/runtests .ci/run; do
+    for f in tools/quickstart tools/runtests tools/check-emulated .ci/run; do
         [ -f $f ] && echo $f
     done
 }
