@@ -71,13 +71,18 @@ static const cts_exclusion *excluded(const cts_run *r, const char *name)
     return NULL;
 }
 
-/* After a failure: whether the device is still there to go on with. */
+/* After a failure: a device that was lost, or whose queue was, is opened anew for the cases to come. */
 static void check_alive(cts *c)
 {
+    cts_run *r = c->run;
     infer_health h = {.struct_size = sizeof(h)};
-    if (c->run->dead[0] || infer_hal_dev_health(c->dev, &h) || h.state != INFER_HEALTH_LOST)
+    infer_error e = {0};
+    if (r->dead[0] || (!infer_hal_dev_health(r->dev, &h) && infer_status_radius(h.status) < 3))
         return;
-    snprintf(c->run->dead, sizeof(c->run->dead), "not run: the device was lost in %s", c->name);
+    infer_hal_close(r->dev);
+    r->dev = NULL;
+    if (infer_hal_open(r->hal, r->row->id, &r->dev, &e))
+        snprintf(r->dead, sizeof(r->dead), "not run: %s is lost since %s", r->row->id, c->name);
 }
 
 void cts_case_run(cts_run *r, uint32_t tier, const char *name, cts_fn fn, int with_device, void *arg)
@@ -288,7 +293,7 @@ infer_status infer_conform_run(const infer_conform_options *given, infer_conform
     cts_t0_queue(&r);
     cts_t0_query(&r);
     cts_t1_ops(&r);
-    infer_hal_close(r.dev);
+    infer_hal_close(r.dev); /* NULL where it could not be opened again */
     r.verdict.level = level(&r);
     uint32_t n = out->struct_size;
     r.verdict.struct_size = n;

@@ -9,7 +9,7 @@
 
 #include "sim.h"
 
-/* The ops offered, by the names that "deny_ops" takes. */
+/* Names for "deny_ops" and for the records of the clock. An op that is not listed runs as well, without a name. */
 static const struct {
     infer_op_id id;
     const char *name;
@@ -55,7 +55,7 @@ static const char *sim_op_name(infer_op_id id)
     for (size_t i = 0; i < SIM_N_OPS; i++)
         if (sim_ops[i].id == id)
             return sim_ops[i].name;
-    return NULL;
+    return "op";
 }
 
 /* Bytes of 256 elements of each format. */
@@ -142,7 +142,7 @@ static uint32_t sim_read_op(const infer_op_desc *src, sim_op *op)
     infer_op_desc *d = &op->desc;
     sim_take(d, sizeof(*d), src, src->struct_size);
     d->struct_size = sizeof(*d);
-    if (!sim_op_name(d->op))
+    if (d->op == INFER_OP_NONE || d->op >= INFER_OP_COUNT)
         return INFER_WHY_OP;
     if (d->must_understand || d->revision)
         return INFER_WHY_UNKNOWN_BITS;
@@ -214,7 +214,7 @@ static void sim_answer(infer_device *dev, const infer_op_desc *src, infer_op_ans
     }
     infer_status s = host->op_check(host->ctx, &op.desc);
     if (s) {
-        out->why = s == INFER_E_UNSUPPORTED ? INFER_WHY_FORMAT : INFER_WHY_SHAPE;
+        out->why = s == INFER_E_UNSUPPORTED ? INFER_WHY_OP : INFER_WHY_SHAPE;
         return;
     }
     const infer_attrs_kv *kv = sim_op_kv(&op);

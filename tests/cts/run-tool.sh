@@ -1,0 +1,61 @@
+#!/bin/sh
+# infer-conform as a program: exit codes, the JSON object, fallbacks, one case repeated.
+# SPDX-License-Identifier: Apache-2.0
+conform="$INFER_BUILDDIR/infer-conform"
+sim="$conform --backend sim --set heap_bytes=24M"
+bad=0
+
+# expect CODE COMMAND...: the exit status; an error is one line on stderr that names the program
+expect()
+{
+    want=$1
+    shift
+    err=`"$@" 2>&1 >/dev/null`
+    rc=$?
+    if [ $rc != $want ]; then
+        echo "$*: exit $rc instead of $want: $err"
+        bad=1
+    elif [ $want -gt 1 ] && { [ `echo "$err" | wc -l` != 1 ] || ! echo "$err" | grep -q '^infer-conform: '; }; then
+        echo "$*: not one line: $err"
+        bad=1
+    fi
+}
+
+# has TEXT: whether the JSON of the last run says so, blanks aside
+has()
+{
+    case "`echo "$json" | tr -d ' \n'`" in
+    *"$1"*) ;;
+    *) echo "the JSON object lacks $1"; bad=1 ;;
+    esac
+}
+
+expect 0 $sim --case 't0.copy.*'
+expect 0 $sim --max-tier T0
+expect 0 $conform --help
+expect 2 $conform
+expect 2 $conform --backend sim --plugin x.so
+expect 2 $conform --backend sim --max-tier T9
+expect 2 $sim --case no.such.case
+expect 3 $sim --device sim7
+expect 3 $sim --set devices=0
+expect 6 $conform --backend nosuch
+expect 6 $conform --plugin "$INFER_SRCDIR/tests/cts/run-tool.sh"
+expect 6 $conform --plugin "$INFER_BUILDDIR/tests/plugins/.libs/infer-fault.so"
+
+json=`$sim --json --set deny_ops=rope,glu` || { echo "denied ops are no failure"; bad=1; }
+has '"level":"T1","backend":"sim"'
+has '"device":"sim0"'
+has '"failures":[]'
+has '{"case":"t0.mem.map","tier":"T0","reason":"buf_map'
+has '"fallbacks":[{"op":"glu","reason":"'
+has '{"op":"rope","reason":"'
+
+# a device that gives a heap that it has not: T0 fails, by a case that can be run alone
+over="--backend sim --set fail=none --set heap_bytes=1M --seed 3"
+json=`$conform $over --json --case 't0.copy.big'`
+[ $? = 1 ] || { echo "8 MiB fit into 1 MiB"; bad=1; }
+has '"level":null'
+has '"case":"t0.copy.big","tier":"T0","detail":"'
+has '"seed":3'
+exit $bad
