@@ -179,6 +179,72 @@ static void overheads(bench *b)
     printf("add of %d: %.0f ns; q8_0 %d x 128 from cache: %.0f ns\n", N, best, N, product * 1e9);
 }
 
+/* Attention of `rows` newest rows over `len` keys in F16. */
+static void attention(bench *b, int64_t heads, int64_t kv, int64_t d, int64_t rows, int32_t len)
+{
+    enum { BLOCK = 32, MAX = 16384 };
+    static int32_t table[MAX / BLOCK], lens[1], start[2];
+    infer_buffer *meta[3];
+    int64_t n_blocks = MAX / BLOCK;
+    for (int32_t i = 0; i < n_blocks; i++)
+        table[i] = (int32_t)(i * 37 % n_blocks);
+    lens[0] = len;
+    start[1] = (int32_t)rows;
+    infer_attrs_attn a = {.struct_size = sizeof a, .scale = 0.1f, .n_heads = (uint32_t)heads};
+    a.kv = (infer_attrs_kv){sizeof a.kv, 0,           INFER_FMT_F16, INFER_FMT_F16,     (uint32_t)kv,
+                            (uint32_t)d, (uint32_t)d, BLOCK,         (uint64_t)n_blocks};
+    const infer_tensor_desc t[9] = {{.format = INFER_FMT_F32, .rank = 3, .shape = {rows, heads, d, 1}},
+                                    {.format = INFER_FMT_F16, .rank = 4, .shape = {n_blocks, kv, BLOCK, d}},
+                                    {.format = INFER_FMT_F16, .rank = 4, .shape = {n_blocks, kv, BLOCK, d}},
+                                    {.format = INFER_FMT_I32, .rank = 2, .shape = {1, n_blocks, 1, 1}},
+                                    {.format = INFER_FMT_I32, .rank = 1, .shape = {1, 1, 1, 1}},
+                                    {.format = INFER_FMT_I32, .rank = 1, .shape = {2, 1, 1, 1}},
+                                    {.flags = INFER_TENSOR_ABSENT, .rank = 1, .shape = {1, 1, 1, 1}},
+                                    {.flags = INFER_TENSOR_ABSENT, .rank = 1, .shape = {1, 1, 1, 1}},
+                                    {.format = INFER_FMT_F32, .rank = 3, .shape = {rows, heads, d, 1}}};
+    const infer_op_desc op = {.struct_size = sizeof op,
+                              .op = INFER_OP_ATTN_PAGED,
+                              .rows_from = INFER_ROWS_STATIC,
+                              .n_in = 8,
+                              .n_out = 1,
+                              .tensor_size = sizeof t[0],
+                              .attrs_size = sizeof a,
+                              .tensors = t,
+                              .attrs = &a};
+    infer_op_answer answer = {.struct_size = sizeof answer};
+    b->ops->op_query(b->dev, &op, sizeof op, 1, &answer, sizeof answer);
+    void *memory[3] = {table, lens, start};
+    for (int i = 0; i < 3; i++)
+        if (b->ops->buf_import_host(b->dev, memory[i], sizeof table, &meta[i]) != INFER_OK)
+            return;
+    infer_buffer *scratch;
+    if (b->ops->buf_alloc(b->dev, 0, answer.scratch_bytes, &scratch) != INFER_OK)
+        return;
+    infer_range r[9] = {{b->x, 0, 0},    {b->weights, 0, 0}, {b->weights, POOL / 2, 0},
+                        {meta[0], 0, 0}, {meta[1], 0, 0},    {meta[2], 0, 0},
+                        {NULL, 0, 0},    {NULL, 0, 0},       {b->y, 0, 0}};
+    const infer_op_args args = {
+        .struct_size = sizeof args, .n_operands = 9, .operands = r, .scratch = {scratch, 0, answer.scratch_bytes}};
+    double best = 1e30, layer = (double)n_blocks * BLOCK * (double)(kv * d) * 2;
+    uint64_t begin = host_clock(NULL), layers = b->cached ? 1 : (uint64_t)((double)(POOL / 2) / layer);
+    for (uint64_t i = 0; (double)(host_clock(NULL) - begin) * 1e-9 < b->seconds || i < 3; i++) {
+        r[1].offset = i % layers * (uint64_t)layer;
+        r[2].offset = POOL / 2 + r[1].offset;
+        uint64_t t0 = host_clock(NULL);
+        if (b->ops->cmd_op(b->queue, &op, &args) != INFER_OK)
+            return;
+        double s = (double)(host_clock(NULL) - t0) * 1e-9;
+        best = s < best ? s : best;
+    }
+    double pairs = rows == 1 ? len : (double)rows * ((double)len - (double)rows / 2);
+    printf("attention %lld/%lld heads of %lld, %lld rows, %d keys: %.1f us, %.1f GB/s, %.1f GFLOP/s\n",
+           (long long)heads, (long long)kv, (long long)d, (long long)rows, len, best * 1e6,
+           (double)len * (double)(kv * d) * 4e-9 / best, pairs * (double)(heads * d) * 4e-9 / best);
+    b->ops->buf_free(b->dev, scratch);
+    for (int i = 0; i < 3; i++)
+        b->ops->buf_free(b->dev, meta[i]);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -227,7 +293,7 @@ int main(int argc, char **argv)
     infer_device_props props = {.struct_size = sizeof props};
     if (b.ops->dev_open(&host, 0, &b.dev) != INFER_OK || b.ops->queue_create(b.dev, 1, &b.queue) != INFER_OK ||
         b.ops->buf_alloc(b.dev, 0, POOL, &b.weights) != INFER_OK ||
-        b.ops->buf_alloc(b.dev, 0, (uint64_t)(4 * 1024 * (k > 8192 ? k : 8192)), &b.x) != INFER_OK ||
+        b.ops->buf_alloc(b.dev, 0, (uint64_t)(4 * 1024 * (k > 16384 ? k : 16384)), &b.x) != INFER_OK ||
         b.ops->buf_alloc(b.dev, 0, (uint64_t)(4 * 1024 * (n > 16384 ? n : 16384)), &b.y) != INFER_OK)
         return 1;
     b.ops->dev_props(b.dev, &props);
@@ -239,6 +305,13 @@ int main(int argc, char **argv)
     printf("isa %s, %s threads, %lld x %lld; f32 rows from memory: %.1f GB/s\n", props.isa, threads, (long long)n,
            (long long)k, read_rate(&b));
     overheads(&b);
+    attention(&b, 9, 3, 64, 1, 1024);
+    if (only && strcmp(only, "a") == 0)
+        return 0;
+    attention(&b, 32, 8, 64, 1, 4096);
+    attention(&b, 32, 8, 128, 1, 4096);
+    attention(&b, 9, 3, 64, 512, 512);
+    attention(&b, 32, 8, 128, 128, 2048);
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
         const kern_format *f = &kern_generic_table.format[formats[i].f];
         uint64_t bytes = (uint64_t)(n * k / f->block_elems) * f->block_bytes;

@@ -19,20 +19,26 @@
 #include <infer/ops.h>
 #include <infer/quant.h>
 
-enum { KERN_LANES = 8, KERN_CHUNK = 512, KERN_TILE = 4 };
+enum { KERN_LANES = 8, KERN_CHUNK = 512, KERN_TILE = 4, KERN_DOT_ROWS = 3 };
 
 /* n elements, a multiple of the format's block, of unaligned source bytes to floats, or back. */
 typedef void (*kern_unpack_fn)(const void *src, float *dst, int64_t n);
 typedef void (*kern_pack_fn)(const float *src, void *dst, int64_t n);
-/* out[r] = canonical sum over k elements of weight row w[r] (in the format) and x; k a multiple of 8 and of the block.
- */
-typedef void (*kern_dot_fn)(const uint8_t *const w[KERN_TILE], const float *x, int64_t k, float out[KERN_TILE]);
+/* out[i * ld + r] = canonical sum over k elements of weight row w[r], as it lies, and row x[i], for i < rows, rows 1 to
+ * KERN_DOT_ROWS; k a multiple of 8 and of the block. Fetches what lies 4 (w[1] - w[0]) bytes further on. */
+typedef void (*kern_dot_fn)(const uint8_t *const w[KERN_TILE], const float *const *x, int rows, int64_t k, float *out,
+                            int64_t ld);
+/* As `weighted` below with the keys' values as they lie at where[t]; rows 1 to KERN_DOT_ROWS, dv a multiple of 8 and of
+ * the block. */
+typedef void (*kern_weigh_fn)(const uint8_t *const *where, int64_t n, const float *p, int64_t ldp, int rows, float *o,
+                              int64_t ldo, int64_t dv);
 
 typedef struct kern_format {
     uint32_t block_elems, block_bytes; /* 0: a format that these kernels do not know */
     kern_unpack_fn unpack;
-    kern_pack_fn pack; /* NULL: none */
-    kern_dot_fn dot;   /* NULL: unpack into a tile and use `tile` */
+    kern_pack_fn pack;   /* NULL: none */
+    kern_dot_fn dot;     /* NULL: unpack into a tile and use `tile` */
+    kern_weigh_fn weigh; /* NULL: unpack and use `weighted` */
 } kern_format;
 
 typedef struct kern_table {

@@ -145,20 +145,122 @@ INLINE void get_mxfp4(const uint8_t *p, __m256 v[4])
         v[i] = _mm256_mul_ps(v[i], d);
 }
 
-INLINE __m256 fma4(const __m256 v[4], const float *x, __m256 acc)
-{
-    UNROLL
-    for (int i = 0; i < 4; i++)
-        acc = _mm256_fmadd_ps(v[i], _mm256_loadu_ps(x + 8 * i), acc);
-    return acc;
-}
-
 INLINE void store4(const __m256 v[4], float *dst)
 {
     UNROLL
     for (int i = 0; i < 4; i++)
         _mm256_storeu_ps(dst + 8 * i, v[i]);
 }
+
+/* ---- Loops around the decoders: R = 1, 2 or 3 rows of x ------------------------------------------------------ */
+
+#define DOT_HEAD(name, R)                                                                                              \
+    INLINE void dot_##name##_##R(const uint8_t *const w[KERN_TILE], const float *const *x, int64_t k, float *out,      \
+                                 int64_t ld)                                                                           \
+    {                                                                                                                  \
+        const uint8_t *next = w[0] + 4 * (w[1] - w[0]);                                                                \
+        __m128 sum[R];                                                                                                 \
+        UNROLL                                                                                                         \
+        for (int q = 0; q < R; q++)                                                                                    \
+            sum[q] = _mm_setzero_ps();                                                                                 \
+        for (int64_t k0 = 0; k0 < k; k0 += KERN_CHUNK) {                                                               \
+            int64_t end = k - k0 < KERN_CHUNK ? k : k0 + KERN_CHUNK;                                                   \
+            __m256 acc[R][4];                                                                                          \
+            UNROLL                                                                                                     \
+            for (int q = 0; q < R; q++)                                                                                \
+                acc[q][0] = acc[q][1] = acc[q][2] = acc[q][3] = _mm256_setzero_ps();
+
+#define DOT_TAIL(R)                                                                                                    \
+    UNROLL                                                                                                             \
+    for (int q = 0; q < R; q++)                                                                                        \
+        sum[q] = _mm_add_ps(sum[q], kern_avx2_reduce(acc[q][0], acc[q][1], acc[q][2], acc[q][3]));                     \
+    }                                                                                                                  \
+    UNROLL                                                                                                             \
+    for (int q = 0; q < R; q++)                                                                                        \
+        _mm_storeu_ps(out + q * ld, sum[q]);                                                                           \
+    }
+
+/* acc[q][r] takes in the n vectors v of weight row r, with row q of x from element i. */
+#define DOT_STEP(R, n, i)                                                                                              \
+    UNROLL                                                                                                             \
+    for (int q = 0; q < R; q++)                                                                                        \
+        UNROLL                                                                                                         \
+    for (int j = 0; j < n; j++)                                                                                        \
+        acc[q][r] = _mm256_fmadd_ps(v[j], _mm256_loadu_ps(x[q] + (i) + 8 * j), acc[q][r]);
+
+#define DOT_ROWS(name)                                                                                                 \
+    static void dot_##name(const uint8_t *const w[KERN_TILE], const float *const *x, int rows, int64_t k, float *out,  \
+                           int64_t ld)                                                                                 \
+    {                                                                                                                  \
+        if (rows == 1)                                                                                                 \
+            dot_##name##_1(w, x, k, out, ld);                                                                          \
+        else if (rows == 2)                                                                                            \
+            dot_##name##_2(w, x, k, out, ld);                                                                          \
+        else                                                                                                           \
+            dot_##name##_3(w, x, k, out, ld);                                                                          \
+    }
+
+/* C columns of the weighted sum for R rows; each element one chain of fused products in the order of keys, as in
+ * kern_avx2.c. `load` puts C / 8 vectors of the key at `at` into v. */
+#define WEIGH_COLUMNS(R, C, load)                                                                                      \
+    do {                                                                                                               \
+        __m256 acc[R][(C) / 8], v[(C) / 8];                                                                            \
+        UNROLL                                                                                                         \
+        for (int q = 0; q < R; q++)                                                                                    \
+            UNROLL                                                                                                     \
+        for (int c = 0; c < (C) / 8; c++)                                                                              \
+            acc[q][c] = _mm256_loadu_ps(o + q * ldo + j + 8 * c);                                                      \
+        for (int64_t t = 0; t < n; t++) {                                                                              \
+            const uint8_t *at = where[t];                                                                              \
+            load;                                                                                                      \
+            UNROLL                                                                                                     \
+            for (int q = 0; q < R; q++) {                                                                              \
+                __m256 f = _mm256_broadcast_ss(p + q * ldp + t);                                                       \
+                UNROLL                                                                                                 \
+                for (int c = 0; c < (C) / 8; c++)                                                                      \
+                    acc[q][c] = _mm256_fmadd_ps(f, v[c], acc[q][c]);                                                   \
+            }                                                                                                          \
+        }                                                                                                              \
+        UNROLL                                                                                                         \
+        for (int q = 0; q < R; q++)                                                                                    \
+            UNROLL                                                                                                     \
+        for (int c = 0; c < (C) / 8; c++)                                                                              \
+            _mm256_storeu_ps(o + q * ldo + j + 8 * c, acc[q][c]);                                                      \
+    } while (0)
+
+#define WEIGH_ROWS(name)                                                                                               \
+    static void weigh_##name(const uint8_t *const *where, int64_t n, const float *p, int64_t ldp, int rows, float *o,  \
+                             int64_t ldo, int64_t dv)                                                                  \
+    {                                                                                                                  \
+        if (rows == 1)                                                                                                 \
+            weigh_##name##_1(where, n, p, ldp, o, ldo, dv);                                                            \
+        else if (rows == 2)                                                                                            \
+            weigh_##name##_2(where, n, p, ldp, o, ldo, dv);                                                            \
+        else                                                                                                           \
+            weigh_##name##_3(where, n, p, ldp, o, ldo, dv);                                                            \
+    }
+
+#define DOT32(name, bytes, R)                                                                                          \
+    DOT_HEAD(name, R)                                                                                                  \
+    int64_t b = k0 / 32 * (bytes);                                                                                     \
+    for (int64_t i = k0; i < end; i += 32, b += (bytes)) {                                                             \
+        fetch(next + 4 * b, 4 * (bytes));                                                                              \
+        UNROLL                                                                                                         \
+        for (int r = 0; r < KERN_TILE; r++) {                                                                          \
+            __m256 v[4];                                                                                               \
+            get_##name(w[r] + b, v);                                                                                   \
+            DOT_STEP(R, 4, i)                                                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    DOT_TAIL(R)
+
+#define WEIGH32(name, bytes, R)                                                                                        \
+    INLINE void weigh_##name##_##R(const uint8_t *const *where, int64_t n, const float *p, int64_t ldp, float *o,      \
+                                   int64_t ldo, int64_t dv)                                                            \
+    {                                                                                                                  \
+        for (int64_t j = 0; j < dv; j += 32)                                                                           \
+            WEIGH_COLUMNS(R, 32, get_##name(at + j / 32 * (bytes), v));                                                \
+    }
 
 #define BLOCK32(name, bytes)                                                                                           \
     static void unpack_##name(const void *src, float *dst, int64_t n)                                                  \
@@ -170,33 +272,14 @@ INLINE void store4(const __m256 v[4], float *dst)
             store4(v, dst + b);                                                                                        \
         }                                                                                                              \
     }                                                                                                                  \
-    static void dot_##name(const uint8_t *const w[KERN_TILE], const float *x, int64_t k, float out[KERN_TILE])         \
-    {                                                                                                                  \
-        const uint8_t *p0 = w[0], *p1 = w[1], *p2 = w[2], *p3 = w[3], *next = p0 + 4 * (p1 - p0);                      \
-        __m128 sum = _mm_setzero_ps();                                                                                 \
-        for (int64_t k0 = 0; k0 < k; k0 += KERN_CHUNK) {                                                               \
-            int64_t end = k - k0 < KERN_CHUNK ? k : k0 + KERN_CHUNK;                                                   \
-            __m256 a0 = _mm256_setzero_ps(), a1 = a0, a2 = a0, a3 = a0, v[4];                                          \
-            for (int64_t i = k0; i < end; i += 32) {                                                                   \
-                get_##name(p0, v);                                                                                     \
-                a0 = fma4(v, x + i, a0);                                                                               \
-                get_##name(p1, v);                                                                                     \
-                a1 = fma4(v, x + i, a1);                                                                               \
-                get_##name(p2, v);                                                                                     \
-                a2 = fma4(v, x + i, a2);                                                                               \
-                get_##name(p3, v);                                                                                     \
-                a3 = fma4(v, x + i, a3);                                                                               \
-                fetch(next, 4 * (bytes));                                                                              \
-                next += 4 * (bytes);                                                                                   \
-                p0 += (bytes);                                                                                         \
-                p1 += (bytes);                                                                                         \
-                p2 += (bytes);                                                                                         \
-                p3 += (bytes);                                                                                         \
-            }                                                                                                          \
-            sum = _mm_add_ps(sum, kern_avx2_reduce(a0, a1, a2, a3));                                                   \
-        }                                                                                                              \
-        _mm_storeu_ps(out, sum);                                                                                       \
-    }
+    DOT32(name, bytes, 1)                                                                                              \
+    DOT32(name, bytes, 2)                                                                                              \
+    DOT32(name, bytes, 3)                                                                                              \
+    DOT_ROWS(name)                                                                                                     \
+    WEIGH32(name, bytes, 1)                                                                                            \
+    WEIGH32(name, bytes, 2)                                                                                            \
+    WEIGH32(name, bytes, 3)                                                                                            \
+    WEIGH_ROWS(name)
 
 BLOCK32(q4_0, 18)
 BLOCK32(q4_1, 20)
@@ -343,28 +426,6 @@ INLINE void get_q3_k(const uint8_t *p, const head *h, int g, __m256 v[8])
         v[i] = _mm256_mul_ps(v[i], _mm256_broadcast_ss(&h->d[4 * g + i / 2]));
 }
 
-INLINE __m256 fma8(const __m256 v[8], const float *x, __m256 acc)
-{
-    UNROLL
-    for (int i = 0; i < 8; i++)
-        acc = _mm256_fmadd_ps(v[i], _mm256_loadu_ps(x + 8 * i), acc);
-    return acc;
-}
-
-#define PART(name, g, bytes)                                                                                           \
-    do {                                                                                                               \
-        __m256 v[8];                                                                                                   \
-        fetch(next + 4 * b + (g) * (bytes), bytes);                                                                    \
-        get_##name(p[0] + b, &h[0], g, v);                                                                             \
-        a0 = fma8(v, x + i + 64 * (g), a0);                                                                            \
-        get_##name(p[1] + b, &h[1], g, v);                                                                             \
-        a1 = fma8(v, x + i + 64 * (g), a1);                                                                            \
-        get_##name(p[2] + b, &h[2], g, v);                                                                             \
-        a2 = fma8(v, x + i + 64 * (g), a2);                                                                            \
-        get_##name(p[3] + b, &h[3], g, v);                                                                             \
-        a3 = fma8(v, x + i + 64 * (g), a3);                                                                            \
-    } while (0)
-
 #define UNPACK_PART(name, g)                                                                                           \
     do {                                                                                                               \
         __m256 v[8];                                                                                                   \
@@ -372,6 +433,32 @@ INLINE __m256 fma8(const __m256 v[8], const float *x, __m256 acc)
         store4(v, dst + b + 64 * (g));                                                                                 \
         store4(v + 4, dst + b + 64 * (g) + 32);                                                                        \
     } while (0)
+
+#define PART(name, g, bytes, R)                                                                                        \
+    do {                                                                                                               \
+        fetch(next + 4 * b + (g) * (bytes), bytes);                                                                    \
+        UNROLL                                                                                                         \
+        for (int r = 0; r < KERN_TILE; r++) {                                                                          \
+            __m256 v[8];                                                                                               \
+            get_##name(w[r] + b, &h[r], g, v);                                                                         \
+            DOT_STEP(R, 8, i + 64 * (g))                                                                               \
+        }                                                                                                              \
+    } while (0)
+
+#define DOT256(name, bytes, R)                                                                                         \
+    DOT_HEAD(name, R)                                                                                                  \
+    int64_t b = k0 / 256 * (bytes);                                                                                    \
+    for (int64_t i = k0; i < end; i += 256, b += (bytes)) {                                                            \
+        head h[KERN_TILE];                                                                                             \
+        UNROLL                                                                                                         \
+        for (int r = 0; r < KERN_TILE; r++)                                                                            \
+            head_##name(w[r] + b, &h[r]);                                                                              \
+        PART(name, 0, bytes, R);                                                                                       \
+        PART(name, 1, bytes, R);                                                                                       \
+        PART(name, 2, bytes, R);                                                                                       \
+        PART(name, 3, bytes, R);                                                                                       \
+    }                                                                                                                  \
+    DOT_TAIL(R)
 
 #define BLOCK256(name, bytes)                                                                                          \
     static void unpack_##name(const void *src, float *dst, int64_t n)                                                  \
@@ -386,28 +473,10 @@ INLINE __m256 fma8(const __m256 v[8], const float *x, __m256 acc)
             UNPACK_PART(name, 3);                                                                                      \
         }                                                                                                              \
     }                                                                                                                  \
-    static void dot_##name(const uint8_t *const p[KERN_TILE], const float *x, int64_t k, float out[KERN_TILE])         \
-    {                                                                                                                  \
-        __m128 sum = _mm_setzero_ps();                                                                                 \
-        head h[KERN_TILE];                                                                                             \
-        const uint8_t *next = p[0] + 4 * (p[1] - p[0]);                                                                \
-        int64_t b = 0;                                                                                                 \
-        for (int64_t k0 = 0; k0 < k; k0 += KERN_CHUNK) {                                                               \
-            int64_t end = k - k0 < KERN_CHUNK ? k : k0 + KERN_CHUNK;                                                   \
-            __m256 a0 = _mm256_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;                                                \
-            for (int64_t i = k0; i < end; i += 256, b += (bytes)) {                                                    \
-                UNROLL                                                                                                 \
-                for (int r = 0; r < KERN_TILE; r++)                                                                    \
-                    head_##name(p[r] + b, &h[r]);                                                                      \
-                PART(name, 0, bytes);                                                                                  \
-                PART(name, 1, bytes);                                                                                  \
-                PART(name, 2, bytes);                                                                                  \
-                PART(name, 3, bytes);                                                                                  \
-            }                                                                                                          \
-            sum = _mm_add_ps(sum, kern_avx2_reduce(a0, a1, a2, a3));                                                   \
-        }                                                                                                              \
-        _mm_storeu_ps(out, sum);                                                                                       \
-    }
+    DOT256(name, bytes, 1)                                                                                             \
+    DOT256(name, bytes, 2)                                                                                             \
+    DOT256(name, bytes, 3)                                                                                             \
+    DOT_ROWS(name)
 
 BLOCK256(q2_k, 84)
 BLOCK256(q3_k, 110)
@@ -433,30 +502,48 @@ INLINE __m256 get_bf16(const uint8_t *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
 }
 
-#define PLAIN_DOT(name, bytes)                                                                                         \
-    static void dot_##name(const uint8_t *const w[KERN_TILE], const float *x, int64_t k, float out[KERN_TILE])         \
-    {                                                                                                                  \
-        const uint8_t *p0 = w[0], *p1 = w[1], *p2 = w[2], *p3 = w[3], *next = p0 + 4 * (p1 - p0);                      \
-        __m128 sum = _mm_setzero_ps();                                                                                 \
-        for (int64_t k0 = 0; k0 < k; k0 += KERN_CHUNK) {                                                               \
-            int64_t end = k - k0 < KERN_CHUNK ? k : k0 + KERN_CHUNK;                                                   \
-            __m256 a0 = _mm256_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;                                                \
-            for (int64_t i = k0; i < end; i += 8) {                                                                    \
-                fetch(next + 4 * (bytes)*i, 32 * (bytes));                                                             \
-                __m256 v = _mm256_loadu_ps(x + i);                                                                     \
-                a0 = _mm256_fmadd_ps(get_##name(p0 + (bytes)*i), v, a0);                                               \
-                a1 = _mm256_fmadd_ps(get_##name(p1 + (bytes)*i), v, a1);                                               \
-                a2 = _mm256_fmadd_ps(get_##name(p2 + (bytes)*i), v, a2);                                               \
-                a3 = _mm256_fmadd_ps(get_##name(p3 + (bytes)*i), v, a3);                                               \
-            }                                                                                                          \
-            sum = _mm_add_ps(sum, kern_avx2_reduce(a0, a1, a2, a3));                                                   \
+#define DOT8(name, bytes, R)                                                                                           \
+    DOT_HEAD(name, R)                                                                                                  \
+    for (int64_t i = k0; i < end; i += 8) {                                                                            \
+        fetch(next + 4 * (bytes)*i, 32 * (bytes));                                                                     \
+        UNROLL                                                                                                         \
+        for (int r = 0; r < KERN_TILE; r++) {                                                                          \
+            const __m256 v[1] = {get_##name(w[r] + (bytes)*i)};                                                        \
+            DOT_STEP(R, 1, i)                                                                                          \
         }                                                                                                              \
-        _mm_storeu_ps(out, sum);                                                                                       \
+    }                                                                                                                  \
+    DOT_TAIL(R)
+
+#define LOAD4(name, bytes)                                                                                             \
+    v[0] = get_##name(at + (bytes)*j);                                                                                 \
+    v[1] = get_##name(at + (bytes) * (j + 8));                                                                         \
+    v[2] = get_##name(at + (bytes) * (j + 16));                                                                        \
+    v[3] = get_##name(at + (bytes) * (j + 24))
+
+#define WEIGH8(name, bytes, R)                                                                                         \
+    INLINE void weigh_##name##_##R(const uint8_t *const *where, int64_t n, const float *p, int64_t ldp, float *o,      \
+                                   int64_t ldo, int64_t dv)                                                            \
+    {                                                                                                                  \
+        int64_t j = 0;                                                                                                 \
+        for (; j + 32 <= dv; j += 32)                                                                                  \
+            WEIGH_COLUMNS(R, 32, LOAD4(name, bytes));                                                                  \
+        for (; j < dv; j += 8)                                                                                         \
+            WEIGH_COLUMNS(R, 8, v[0] = get_##name(at + (bytes)*j));                                                    \
     }
 
-PLAIN_DOT(f32, 4)
-PLAIN_DOT(f16, 2)
-PLAIN_DOT(bf16, 2)
+#define PLAIN(name, bytes)                                                                                             \
+    DOT8(name, bytes, 1)                                                                                               \
+    DOT8(name, bytes, 2)                                                                                               \
+    DOT8(name, bytes, 3)                                                                                               \
+    DOT_ROWS(name)                                                                                                     \
+    WEIGH8(name, bytes, 1)                                                                                             \
+    WEIGH8(name, bytes, 2)                                                                                             \
+    WEIGH8(name, bytes, 3)                                                                                             \
+    WEIGH_ROWS(name)
+
+PLAIN(f32, 4)
+PLAIN(f16, 2)
+PLAIN(bf16, 2)
 
 static void unpack_f16(const void *src, float *dst, int64_t n)
 {
@@ -507,23 +594,15 @@ static void pack_bf16(const float *src, void *dst, int64_t n)
 
 /* ---- Table ----------------------------------------------------------------------------------------------------- */
 
-#define UNPACK_ROW(id, name, elems, bytes) [INFER_FMT_##id] = {elems, bytes, kern_unpack_##name, NULL, NULL},
+#define UNPACK_ROW(id, name, elems, bytes) [INFER_FMT_##id] = {elems, bytes, kern_unpack_##name, NULL, NULL, NULL},
+#define BLOCK_ROW(id, name, elems, bytes)                                                                              \
+    [INFER_FMT_##id] = {elems, bytes, unpack_##name, NULL, dot_##name, weigh_##name},
+#define DOT_ROW(id, name, elems, bytes) [INFER_FMT_##id] = {elems, bytes, unpack_##name, NULL, dot_##name, NULL},
 const kern_format kern_avx2_formats[INFER_FMT_COUNT] = {
-    [INFER_FMT_F32] = {1, 4, kern_unpack_f32, kern_pack_f32, dot_f32},
-    [INFER_FMT_F16] = {1, 2, unpack_f16, pack_f16, dot_f16},
-    [INFER_FMT_BF16] = {1, 2, unpack_bf16, pack_bf16, dot_bf16},
-    KERN_NUMBER_FORMATS(UNPACK_ROW)[INFER_FMT_Q4_0] = {32, 18, unpack_q4_0, NULL, dot_q4_0},
-    [INFER_FMT_Q4_1] = {32, 20, unpack_q4_1, NULL, dot_q4_1},
-    [INFER_FMT_Q5_0] = {32, 22, unpack_q5_0, NULL, dot_q5_0},
-    [INFER_FMT_Q5_1] = {32, 24, unpack_q5_1, NULL, dot_q5_1},
-    [INFER_FMT_Q8_0] = {32, 34, unpack_q8_0, NULL, dot_q8_0},
-    [INFER_FMT_Q2_K] = {256, 84, unpack_q2_k, NULL, dot_q2_k},
-    [INFER_FMT_Q3_K] = {256, 110, unpack_q3_k, NULL, dot_q3_k},
-    [INFER_FMT_Q4_K] = {256, 144, unpack_q4_k, NULL, dot_q4_k},
-    [INFER_FMT_Q5_K] = {256, 176, unpack_q5_k, NULL, dot_q5_k},
-    [INFER_FMT_Q6_K] = {256, 210, unpack_q6_k, NULL, dot_q6_k},
-    [INFER_FMT_MXFP4] = {32, 17, unpack_mxfp4, NULL, dot_mxfp4},
-};
+    [INFER_FMT_F32] = {1, 4, kern_unpack_f32, kern_pack_f32, dot_f32, weigh_f32},
+    [INFER_FMT_F16] = {1, 2, unpack_f16, pack_f16, dot_f16, weigh_f16},
+    [INFER_FMT_BF16] = {1, 2, unpack_bf16, pack_bf16, dot_bf16, weigh_bf16},
+    KERN_NUMBER_FORMATS(UNPACK_ROW) KERN_BLOCK32_FORMATS(BLOCK_ROW) KERN_BLOCK256_FORMATS(DOT_ROW)};
 
 #else
 typedef int kern_avx2_formats_absent; /* a file needs a declaration */

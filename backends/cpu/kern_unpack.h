@@ -21,13 +21,14 @@
     X(U32, u32, 1, 4)                                                                                                  \
     X(U4, u4, 2, 1)                                                                                                    \
     X(E8M0, e8m0, 1, 1)
-#define KERN_BLOCK_FORMATS(X)                                                                                          \
+#define KERN_BLOCK32_FORMATS(X)                                                                                        \
     X(Q4_0, q4_0, 32, 18)                                                                                              \
     X(Q4_1, q4_1, 32, 20)                                                                                              \
     X(Q5_0, q5_0, 32, 22)                                                                                              \
     X(Q5_1, q5_1, 32, 24)                                                                                              \
     X(Q8_0, q8_0, 32, 34)                                                                                              \
-    X(MXFP4, mxfp4, 32, 17)                                                                                            \
+    X(MXFP4, mxfp4, 32, 17)
+#define KERN_BLOCK256_FORMATS(X)                                                                                       \
     X(Q2_K, q2_k, 256, 84)                                                                                             \
     X(Q3_K, q3_k, 256, 110)                                                                                            \
     X(Q4_K, q4_k, 256, 144)                                                                                            \
@@ -37,7 +38,8 @@
 #define KERN_DECLARE(id, name, elems, bytes) void kern_unpack_##name(const void *src, float *dst, int64_t n);
 KERN_PLAIN_FORMATS(KERN_DECLARE)
 KERN_NUMBER_FORMATS(KERN_DECLARE)
-KERN_BLOCK_FORMATS(KERN_DECLARE)
+KERN_BLOCK32_FORMATS(KERN_DECLARE)
+KERN_BLOCK256_FORMATS(KERN_DECLARE)
 #undef KERN_DECLARE
 void kern_pack_f32(const float *src, void *dst, int64_t n);
 void kern_pack_f16(const float *src, void *dst, int64_t n);

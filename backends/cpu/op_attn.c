@@ -13,7 +13,7 @@
 
 #include "op.h"
 
-enum { KEYS = 64, SPLIT = 512, ROWS = 64 };
+enum { KEYS = 64, SPLIT = 512, ROWS = 64, DIRECT = 6 /* vectors that read keys and values as they lie */ };
 #define PARTIAL_MAX ((uint64_t)16 << 20) /* bytes of split results; above, splits run one after the other */
 
 /* Rows first .. first + n of a sequence, and the range of keys that any of them sees. */
@@ -28,6 +28,7 @@ typedef struct attn {
     const cpu_view *q, *y, *k, *v, *table, *sinks, *tree; /* v NULL: inside k; table NULL: dense */
     const int32_t *kv_len, *q_start;
     int64_t heads, kv_heads, group, dk, dv, dk_pad;
+    uint64_t k_bytes, v_bytes; /* of one key */
     int64_t n_seqs, block_rows;
     item *items;
     int64_t n_items, n_splits; /* n_splits > 1: in parallel, through partials */
@@ -113,28 +114,56 @@ static state partial_state(const attn *t, int64_t chunk)
 
 /* ---- Keys ------------------------------------------------------------------------------------------------------ */
 
-/* Where tokens at .. at + n of the head lie in a plane; bit i of the result: token i exists. */
-static uint64_t find_keys(const attn *t, const cpu_view *plane, const item *it, int64_t head, int64_t at, int64_t n,
-                          const uint8_t **where)
+/* Where the tokens of a tile lie in the planes of keys and values; NULL: the token's block is out of range. */
+typedef struct places {
+    const uint8_t *k[KEYS], *v[KEYS];
+    uint64_t have; /* bit i: token i exists */
+    int64_t n;
+} places;
+
+/* Tokens at .. at + n of a head. */
+static void find_keys(const attn *t, const item *it, int64_t head, int64_t at, int64_t n, places *p)
 {
-    uint64_t have = 0;
+    const cpu_view *kp = t->k, *vp = t->v ? t->v : t->k;
+    p->n = n;
     if (!t->table) {
-        for (int64_t i = 0; i < n; i++)
-            where[i] = cpu_row(plane, (at + i) * t->kv_heads + head);
-        return n == 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1;
-    }
-    const int32_t *table = (const int32_t *)(const void *)cpu_row(t->table, it->seq);
-    int64_t size = plane->shape[2];
-    for (int64_t i = 0; i < n; i++) {
-        int64_t block = table[(at + i) / size];
-        where[i] = NULL;
-        if (block >= 0 && block < plane->shape[0]) {
-            where[i] =
-                plane->p + block * plane->stride[0] + head * plane->stride[1] + (at + i) % size * plane->stride[2];
-            have |= UINT64_C(1) << i;
+        for (int64_t i = 0; i < n; i++) {
+            p->k[i] = cpu_row(kp, (at + i) * t->kv_heads + head);
+            p->v[i] = cpu_row(vp, (at + i) * t->kv_heads + head);
         }
+        p->have = n == 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1;
+        return;
     }
-    return have;
+    const int32_t *block = (const int32_t *)(const void *)cpu_row(t->table, it->seq);
+    int64_t size = kp->shape[2], offset = at % size;
+    block += at / size;
+    p->have = 0;
+    for (int64_t i = 0; i < n;) {
+        int64_t run = min64(n - i, size - offset);
+        if (*block >= 0 && *block < kp->shape[0]) {
+            const uint8_t *k = kp->p + *block * kp->stride[0] + head * kp->stride[1];
+            const uint8_t *v = vp->p + *block * vp->stride[0] + head * vp->stride[1];
+            for (int64_t j = 0; j < run; j++) {
+                p->k[i + j] = k + (offset + j) * kp->stride[2];
+                p->v[i + j] = v + (offset + j) * vp->stride[2];
+                p->have |= UINT64_C(1) << (i + j);
+            }
+        } else {
+            for (int64_t j = 0; j < run; j++)
+                p->k[i + j] = p->v[i + j] = NULL;
+        }
+        i += run;
+        block++;
+        offset = 0;
+    }
+}
+
+/* Asks for tokens j .. j + KERN_TILE of a tile that comes up. */
+static void fetch_keys(const uint8_t *const *where, int64_t n, int64_t j, int64_t bytes)
+{
+    for (int64_t i = j; i < n && i < j + KERN_TILE; i++)
+        for (int64_t b = 0; where[i] && b < bytes; b += 64)
+            __builtin_prefetch(where[i] + b, 0, 2);
 }
 
 static void unpack_keys(const attn *t, const cpu_view *plane, const uint8_t *const *where, int64_t n, int64_t width,
@@ -177,11 +206,13 @@ static uint64_t sees(const attn *t, int64_t row, int64_t pos, int64_t newest, in
 
 /* ---- One tile -------------------------------------------------------------------------------------------------- */
 
-/* s[i][key] = q . key, for `n` keys; the rest of the KEYS columns is left as it is. */
-static void scores(const attn *t, const work *w, const uint8_t *const *where, int64_t vectors, int64_t n)
+/* s[i][key] = q . key for the keys of a tile; the rest of the KEYS columns is left as it is. */
+static void scores(const attn *t, const work *w, const places *here, const places *next, int64_t vectors)
 {
+    const uint8_t *const *where = here->k;
+    int64_t n = here->n;
     const kern_format *f = &t->c->k->format[t->k->format];
-    if (t->v && vectors <= 2 && f->dot && t->dk % KERN_LANES == 0) {
+    if (t->v && vectors <= DIRECT && f->dot && t->dk % KERN_LANES == 0) {
         const uint8_t *any = NULL;
         for (int64_t j = 0; j < n && !any; j++)
             any = where[j];
@@ -189,8 +220,9 @@ static void scores(const attn *t, const work *w, const uint8_t *const *where, in
             const uint8_t *row[KERN_TILE];
             for (int64_t r = 0; r < KERN_TILE; r++) /* a missing key is masked later */
                 row[r] = j + r < n && where[j + r] ? where[j + r] : any;
-            for (int64_t i = 0; i < vectors; i++)
-                f->dot(row, w->x[i], t->dk, w->s + i * KEYS + j);
+            fetch_keys(next->k, next->n, j, (int64_t)t->k_bytes);
+            for (int64_t i = 0; i < vectors; i += KERN_DOT_ROWS)
+                f->dot(row, w->x + i, (int)min64(KERN_DOT_ROWS, vectors - i), t->dk, w->s + i * KEYS + j, KEYS);
         }
         return;
     }
@@ -211,13 +243,16 @@ static void scores(const attn *t, const work *w, const uint8_t *const *where, in
 static void soften(const attn *t, float *s, uint64_t *seen, float *m, float *l, float *o)
 {
     const kern_table *k = t->c->k;
-    k->scale(s, t->a.scale, 0, s, KEYS);
-    if (t->a.soft_cap > 0)
-        for (int i = 0; i < KEYS; i++)
+    float scale = t->a.scale;
+    if (t->a.soft_cap > 0 || scale < 0) { /* else the exponential takes the factor along */
+        k->scale(s, scale, 0, s, KEYS);
+        for (int i = 0; t->a.soft_cap > 0 && i < KEYS; i++)
             s[i] = t->a.soft_cap * tanhf(s[i] / t->a.soft_cap);
+        scale = 1;
+    }
     for (uint64_t hidden = ~*seen; hidden; hidden &= hidden - 1)
         s[__builtin_ctzll(hidden)] = -INFINITY;
-    float most = k->max(s, KEYS);
+    float most = k->max(s, KEYS) * scale;
     if (most == -INFINITY) { /* nothing seen, or nothing but -INFINITY and NaN */
         for (uint64_t bits = *seen; bits; bits &= bits - 1)
             if (s[__builtin_ctzll(bits)] != s[__builtin_ctzll(bits)])
@@ -231,11 +266,27 @@ static void soften(const attn *t, float *s, uint64_t *seen, float *m, float *l, 
         *l *= shrink;
         k->scale(o, shrink, 0, o, t->dv);
     }
-    *l += k->exp_sum(s, 1, *m, KEYS);
+    *l += k->exp_sum(s, scale, *m, KEYS);
 }
 
-/* o += p V: vectors that see all n keys together, the others each over its runs of seen keys. */
-static void weigh(const attn *t, const work *w, const float *v, int64_t ldv, int64_t vectors, int64_t n, float *o)
+/* o[i] += p V for vectors i .. i + rows, over keys first .. first + n. v NULL: as they lie at `where`. */
+static void weigh_run(const attn *t, const work *w, const uint8_t *const *where, const float *v, int64_t ldv, int64_t i,
+                      int64_t rows, int64_t first, int64_t n, float *o)
+{
+    const float *p = w->s + i * KEYS + first;
+    if (v) {
+        t->c->k->weighted(p, KEYS, rows, v + first * ldv, ldv, n, o + i * t->dv, t->dv, t->dv);
+        return;
+    }
+    kern_weigh_fn weigh = t->c->k->format[t->v->format].weigh;
+    for (int64_t j = 0; j < rows; j += KERN_DOT_ROWS)
+        weigh(where + first, n, p + j * KEYS, KEYS, (int)min64(KERN_DOT_ROWS, rows - j), o + (i + j) * t->dv, t->dv,
+              t->dv);
+}
+
+/* Vectors that see all n keys together, the others each over its runs of seen keys. */
+static void weigh(const attn *t, const work *w, const uint8_t *const *where, const float *v, int64_t ldv,
+                  int64_t vectors, int64_t n, float *o)
 {
     uint64_t all = n == 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1;
     for (int64_t i = 0; i < vectors;) {
@@ -243,7 +294,7 @@ static void weigh(const attn *t, const work *w, const float *v, int64_t ldv, int
         while (same < vectors && w->seen[same] == all)
             same++;
         if (same > i) {
-            t->c->k->weighted(w->s + i * KEYS, KEYS, same - i, v, ldv, n, o + i * t->dv, t->dv, t->dv);
+            weigh_run(t, w, where, v, ldv, i, same - i, 0, n, o);
             i = same;
             continue;
         }
@@ -251,7 +302,7 @@ static void weigh(const attn *t, const work *w, const float *v, int64_t ldv, int
             int first = __builtin_ctzll(bits);
             uint64_t rest = ~(bits >> first);
             int run = rest ? __builtin_ctzll(rest) : 64 - first;
-            t->c->k->weighted(w->s + i * KEYS + first, KEYS, 1, v + first * ldv, ldv, run, o + i * t->dv, t->dv, t->dv);
+            weigh_run(t, w, where, v, ldv, i, 1, first, run, o);
             bits = first + run >= 64 ? 0 : bits >> (first + run) << (first + run);
         }
         i++;
@@ -262,7 +313,7 @@ static void weigh(const attn *t, const work *w, const float *v, int64_t ldv, int
 static void attend(const attn *t, const work *w, const item *it, int64_t head, int64_t split, const state *st)
 {
     int64_t vectors = it->n * t->group, newest = 0, pos = 0;
-    const uint8_t *where[KEYS];
+    places tiles[2], *here = &tiles[0], *next = &tiles[1];
     for (int64_t i = 0; i < vectors; i++) {
         st->m[i] = -INFINITY;
         st->l[i] = 0;
@@ -278,23 +329,32 @@ static void attend(const attn *t, const work *w, const item *it, int64_t head, i
     int64_t at = split * SPLIT, end = min64(at + SPLIT, it->key_end);
     if (at < it->key_lo / KEYS * KEYS)
         at = it->key_lo / KEYS * KEYS;
+    find_keys(t, it, head, at, min64(KEYS, end - at), next);
     for (; at < end; at += KEYS) {
-        int64_t n = min64(KEYS, end - at);
-        uint64_t have = find_keys(t, t->k, it, head, at, n, where), any = 0;
+        places *done = here;
+        uint64_t any = 0;
+        here = next;
+        next = done;
+        find_keys(t, it, head, at + KEYS, clamp64(end - at - KEYS, 0, KEYS), next);
         for (int64_t i = 0; i < vectors; i++)
-            any |= w->seen[i] = sees(t, it->first + i / t->group, pos + i / t->group, newest, at, have);
+            any |= w->seen[i] = sees(t, it->first + i / t->group, pos + i / t->group, newest, at, here->have);
         if (!any)
             continue;
-        scores(t, w, where, vectors, n);
-        for (int64_t i = 0; i < vectors; i++)
+        scores(t, w, here, next, vectors);
+        for (int64_t i = 0; i < vectors; i++) {
+            if (vectors <= DIRECT) /* they pass so fast that memory must be asked in time */
+                for (int64_t j = i * KEYS / vectors; j < (i + 1) * KEYS / vectors; j += KERN_TILE)
+                    fetch_keys(next->v, next->n, j, (int64_t)t->v_bytes);
             soften(t, w->s + i * KEYS, &w->seen[i], &st->m[i], &st->l[i], st->o + i * t->dv);
-        if (!t->v) {
-            weigh(t, w, w->k, t->dk_pad, vectors, n, st->o);
-            continue;
         }
-        find_keys(t, t->v, it, head, at, n, where);
-        unpack_keys(t, t->v, where, n, t->dv, w->v, t->dv);
-        weigh(t, w, w->v, t->dv, vectors, n, st->o);
+        if (!t->v) {
+            weigh(t, w, here->v, w->k, t->dk_pad, vectors, here->n, st->o);
+        } else if (vectors <= DIRECT && t->c->k->format[t->v->format].weigh && t->dv % KERN_LANES == 0) {
+            weigh(t, w, here->v, NULL, 0, vectors, here->n, st->o);
+        } else {
+            unpack_keys(t, t->v, here->v, here->n, t->dv, w->v, t->dv);
+            weigh(t, w, here->v, w->v, t->dv, vectors, here->n, st->o);
+        }
     }
 }
 
@@ -490,6 +550,8 @@ infer_status cpu_run_attention(cpu_call *c)
     infer_device *dev = c->dev;
     int64_t threads = cpu_team_size(dev->team), most = 0;
     describe(&t, c->op, c->v, cpu_out(c, 0), c->op->n_in);
+    t.k_bytes = cpu_bytes(dev, t.k->format, t.dk);
+    t.v_bytes = t.v ? cpu_bytes(dev, t.v->format, t.dv) : 0;
     uint64_t at = 0, cap = (uint64_t)items_max(t.q->shape[0], t.block_rows, t.n_seqs);
     t.items = (item *)(void *)(c->scratch + take(&at, cap * sizeof *t.items));
     t.work = c->scratch + take(&at, t.work_bytes * (uint64_t)threads);

@@ -10,7 +10,7 @@
 
 #include "op.h"
 
-enum { BLOCK = 96, TILE = 64 };
+enum { BLOCK = 96, TILE = 64, FEW = 12 /* items for the dot kernels */, FETCH_ROWS = 24 };
 
 /* Items list[first .. first + m), all of matrix e. */
 typedef struct block {
@@ -28,6 +28,7 @@ typedef struct product {
     int64_t n_blocks, block_rows, items;
     int64_t n_tiles, tile;
     float scale;
+    uint32_t n_epilogue;
     const cpu_view *base; /* added last (LORA_EXPAND_ADD), or NULL */
 } product;
 
@@ -106,20 +107,28 @@ void cpu_weight_part(const cpu_weight *w, int64_t e, int64_t r, int64_t k0, int6
 
 /* ---- One chunk ------------------------------------------------------------------------------------------------- */
 
-/* Sums of one item with weight rows n0 .. n0 + nn, by the dot kernel. */
-static void sums_one(const product *p, int64_t e, const float *x, int64_t n0, int64_t nn, float *c)
+/* Sums of up to FEW items with weight rows n0 .. n0 + nn, by the dot kernel. */
+static void sums_few(const product *p, int64_t e, const float *const *x, int64_t m, int64_t n0, int64_t nn, float *c)
 {
     const cpu_weight *w = &p->w;
     const uint8_t *base = w->p + e * w->e_stride;
-    for (int64_t r = 0; r < nn; r += KERN_TILE) {
+    for (int64_t r = 0; r < nn; r += KERN_TILE) { /* past the end: the last row again; tiles are whole groups */
         const uint8_t *row[KERN_TILE];
-        float out[KERN_TILE];
-        for (int64_t j = 0; j < KERN_TILE; j++) /* past the end: the last row again */
+        for (int64_t j = 0; j < KERN_TILE; j++)
             row[j] = base + (r + j < nn ? n0 + r + j : n0 + nn - 1) * w->n_stride;
-        w->f->dot(row, x, w->k, out);
-        for (int64_t j = 0; j < KERN_TILE && r + j < nn; j++)
-            c[r + j] = out[j];
+        for (int64_t i = 0; i < m; i += KERN_DOT_ROWS)
+            w->f->dot(row, x + i, (int)(m - i < KERN_DOT_ROWS ? m - i : KERN_DOT_ROWS), w->k, c + i * TILE + r, TILE);
     }
+}
+
+/* With few items the weights must come fast, and parts of four rows are too short for the hardware to fetch ahead. */
+static void fetch_rows(const cpu_weight *w, int64_t e, int64_t n0, int64_t k0, int64_t kc)
+{
+    int64_t bytes = kc / w->f->block_elems * w->f->block_bytes, stride = w->n_stride;
+    const uint8_t *at = w->p + e * w->e_stride + k0 / w->f->block_elems * w->f->block_bytes;
+    for (int64_t r = n0; r < n0 + KERN_TILE && r < w->n; r++)
+        for (int64_t i = 0; i < bytes; i += 64)
+            __builtin_prefetch(at + r * stride + i, 0, 2);
 }
 
 static void sums_many(const product *p, int64_t e, const float *const *x, int64_t m, int64_t n0, int64_t nn, float *c)
@@ -133,6 +142,8 @@ static void sums_many(const product *p, int64_t e, const float *const *x, int64_
         for (int64_t i = 0; i < m; i++)
             part[i] = x[i] + k0;
         for (int64_t r = 0; r < nn; r += KERN_TILE) {
+            if (m < FETCH_ROWS)
+                fetch_rows(w, e, n0 + r + KERN_TILE, k0, kc);
             for (int64_t j = 0; j < KERN_TILE; j++) {
                 float *row = tile + j * KERN_CHUNK;
                 int64_t have = r + j < nn ? kc : 0, whole = (kc + KERN_LANES - 1) / KERN_LANES * KERN_LANES;
@@ -155,7 +166,7 @@ static void finish(const product *p, int64_t item, int64_t n0, int64_t nn, float
         k->scale(v, p->scale, 0, v, nn);
     if (p->bias)
         k->add(v, cpu_load(c, p->bias, p->bias->p, n0, nn, buf), v, nn);
-    for (uint32_t i = 0; i < c->op->n_epilogue; i++) {
+    for (uint32_t i = 0; i < p->n_epilogue; i++) {
         const infer_epilogue *s = cpu_epilogue(c->op, i);
         const cpu_view *o = s->kind <= INFER_EPI_MUL ? cpu_in(c, s->operand) : NULL;
         const float *with = o ? cpu_load(c, o, o->rank == 1 ? o->p : cpu_row(o, item), n0, nn, buf) : NULL;
@@ -204,8 +215,8 @@ static void product_chunk(void *ctx, int64_t chunk, uint32_t worker)
     for (int64_t i = 0; i < blk.m; i++)
         x[i] = x_of(p, p->list ? p->list[blk.first + i] : blk.first + i);
     int direct = p->w.f->dot && !p->w.quant.scale_format && p->w.k % KERN_LANES == 0;
-    if (blk.m == 1 && direct)
-        sums_one(p, blk.e, x[0], n0, nn, c);
+    if (blk.m <= FEW && direct)
+        sums_few(p, blk.e, x, blk.m, n0, nn, c);
     else
         sums_many(p, blk.e, x, blk.m, n0, nn, c);
     for (int64_t i = 0; i < blk.m; i++)
@@ -300,6 +311,7 @@ infer_status cpu_run_matmul(cpu_call *c)
     const cpu_view *bias = cpu_in(c, 2);
     product p = {.c = c, .x = cpu_in(c, 0), .y = cpu_out(c, 0), .bias = bias->p ? bias : NULL, .x_div = 1};
     p.items = c->rows;
+    p.n_epilogue = c->op->n_epilogue;
     p.scale = scale_of(c);
     cpu_weight_open(&p.w, c, 1);
     run_product(c, &p, c->scratch);
@@ -309,6 +321,71 @@ infer_status cpu_run_matmul(cpu_call *c)
 void cpu_query_matmul(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
     query_product(dev, op, a);
+}
+
+/* ---- GATED_MLP: MATMUL twice, GLU, MATMUL, with float rows between --------------------------------------------- */
+
+typedef struct glu_ctx {
+    const cpu_call *c;
+    infer_attrs_act a;
+    float *gate;
+    const float *up;
+    int64_t width;
+} glu_ctx;
+
+static void glu_piece(void *ctx, int64_t first, int64_t end, uint32_t worker)
+{
+    const glu_ctx *g = ctx;
+    int64_t at = first * g->width;
+    (void)worker;
+    g->c->k->act(g->a.act, g->a.limit, g->gate + at, g->up + at, g->gate + at, (end - first) * g->width);
+}
+
+/* Rows of floats in scratch as an operand. */
+static cpu_view rows_view(uint8_t *p, int64_t rows, int64_t width)
+{
+    return (cpu_view){.p = p,
+                      .format = INFER_FMT_F32,
+                      .rank = 2,
+                      .shape = {rows, width, 1, 1},
+                      .stride = {width * (int64_t)sizeof(float), 0, 0, 0},
+                      .per_row = 1,
+                      .width = width};
+}
+
+infer_status cpu_run_gated_mlp(cpu_call *c)
+{
+    int64_t hidden = cpu_in(c, 1)->shape[0], rows = c->rows;
+    uint64_t bytes = align64((uint64_t)(rows * hidden) * sizeof(float));
+    cpu_view gate = rows_view(c->scratch, rows, hidden), up = rows_view(c->scratch + bytes, rows, hidden);
+    glu_ctx g = {.c = c, .gate = (float *)(void *)gate.p, .up = (const float *)(void *)up.p, .width = hidden};
+    cpu_attrs(c->op, &g.a, sizeof g.a);
+    for (uint32_t i = 0; i < 3; i++) {
+        product p = {.c = c, .x = cpu_in(c, 0), .y = i ? &up : &gate, .x_div = 1, .items = rows, .scale = 1};
+        cpu_weight_open(&p.w, c, 1 + i);
+        if (i == 2) {
+            cpu_split(c->dev, rows, hidden * 2, glu_piece, &g);
+            p.x = &gate;
+            p.y = cpu_out(c, 0);
+            p.n_epilogue = c->op->n_epilogue;
+        }
+        run_product(c, &p, c->scratch + 2 * bytes);
+    }
+    return INFER_OK;
+}
+
+void cpu_query_gated_mlp(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
+{
+    query_product(dev, op, a);
+    for (uint32_t i = 2; i <= 3 && a->level; i++)
+        if (!cpu_weight_known(dev, cpu_tensor(op, i))) {
+            a->level = INFER_LEVEL_NO;
+            a->why = INFER_WHY_FORMAT;
+            a->which = i;
+        }
+    a->level = a->level ? INFER_LEVEL_COMPOSED : INFER_LEVEL_NO;
+    a->scratch_bytes +=
+        2 * align64((uint64_t)(cpu_tensor(op, 0)->shape[0] * cpu_tensor(op, 1)->shape[0]) * sizeof(float));
 }
 
 /* ---- Items that choose their matrix ---------------------------------------------------------------------------- */
@@ -377,6 +454,7 @@ infer_status cpu_run_moe_matmul(cpu_call *c)
     const cpu_view *ids = cpu_in(c, 2), *x = cpu_in(c, 0);
     product p = {.c = c, .x = x, .y = cpu_out(c, 0), .x_div = x->rank == 3 ? 1 : ids->width};
     p.items = c->rows * ids->width;
+    p.n_epilogue = c->op->n_epilogue;
     p.scale = scale_of(c);
     cpu_weight_open(&p.w, c, 1);
     uint8_t *rest = group_items(&p, c->scratch, expert_of, zero_item);

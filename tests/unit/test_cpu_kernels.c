@@ -107,7 +107,7 @@ static void test_sums(void **state)
                 const kern_format *f = &tables[t]->format[weight_formats[i]];
                 int64_t k = sizes[s], row_bytes = k / f->block_elems * f->block_bytes;
                 uint8_t *w = random_weights(weight_formats[i], 4 * k, 11 + (uint64_t)s);
-                float *x = room((size_t)k * 4), *full = room((size_t)k * 16), dot[4], sum[4] = {0};
+                float *x = room((size_t)k * 4), *full = room((size_t)k * 16), dot[15], sum[4] = {0};
                 const uint8_t *row[4] = {w, w + row_bytes, w + 2 * row_bytes, w + 3 * row_bytes};
                 fill_noise(x, (size_t)k, 5);
                 f->unpack(w, full, 4 * k);
@@ -121,10 +121,11 @@ static void test_sums(void **state)
                         size += fabs((double)full[r * k + j] * (double)x[j]);
                     assert_true(fabs((double)sum[r] - exact) <= size * 1e-6);
                 }
-                if (f->dot) {
-                    f->dot(row, x, k, dot);
-                    for (int r = 0; r < 4; r++)
-                        assert_memory_equal(&dot[r], &sum[r], 4);
+                const float *same[3] = {x, x, x};
+                for (int rows = 1; f->dot && rows <= KERN_DOT_ROWS; rows++) {
+                    f->dot(row, same, rows, k, dot, 5);
+                    for (int r = 0; r < 4 * rows; r++)
+                        assert_memory_equal(&dot[r / 4 * 5 + r % 4], &sum[r % 4], 4);
                 }
                 free(w);
                 free(x);
