@@ -86,6 +86,7 @@ struct infer_jnode {
         const infer_jrow *row;
         const uint8_t *ops;
         const infer_jsig *sig;
+        const uint32_t *hidden; /* N_BLOCK of a scope: a count, then names unbound at its start; or NULL */
     } u;
     const infer_jcall_args *args;
 };

@@ -58,6 +58,21 @@ static int take_output(infer_jctx *c, size_t mark, infer_jval *out)
     return 0;
 }
 
+/* Unbinds what the body's scope hides from its start. */
+static int hide(infer_jctx *c, infer_jscope *s, const infer_jnode *body)
+{
+    for (uint32_t i = 1; body->u.hidden && i <= body->u.hidden[0]; i++)
+        if (infer_jscope_set(c, s, body->u.hidden[i], (infer_jval){.kind = J_MISSING}))
+            return -1;
+    return 0;
+}
+
+/* A body in a scope of its own. */
+static infer_jflow exec_body(infer_jctx *c, infer_jscope *s, const infer_jnode *body)
+{
+    return hide(c, s, body) ? J_FLOW_ERROR : infer_jexec(c, s, body);
+}
+
 /* ---- Loops ------------------------------------------------------------------------------------------------------ */
 
 /* The iterable through the loop's condition. */
@@ -178,7 +193,7 @@ static int run_loop(infer_jctx *c, infer_jscope *outer, const infer_jnode *n, in
         if (infer_jctx_step(c, 1) || infer_jscope_set(c, s, J_NAME_LOOP, (infer_jval){.kind = J_LOOP, .u.loop = l}) ||
             assign(c, s, n->a, l->current))
             return -1;
-        infer_jflow flow = infer_jexec(c, s, n->b);
+        infer_jflow flow = exec_body(c, s, n->b);
         if (flow == J_FLOW_ERROR)
             return -1;
         if (flow == J_FLOW_BREAK)
@@ -190,7 +205,7 @@ static int run_loop(infer_jctx *c, infer_jscope *outer, const infer_jnode *n, in
         return -1;
     if (!ran && n->c) {
         infer_jscope *e = infer_jscope_new(c, outer);
-        if (!e || infer_jexec(c, e, n->c) != J_FLOW_NEXT)
+        if (!e || exec_body(c, e, n->c) != J_FLOW_NEXT)
             return -1;
     }
     return 0;
@@ -334,7 +349,7 @@ int infer_jmacro_call(infer_jctx *c, const infer_jmacro *m, const infer_jargs *a
     infer_jargs a = *args;
     size_t mark = c->out.n;
     if (!s || infer_jctx_enter(c) || infer_jeval_enter(c) || bind(c, s, m, &a) ||
-        infer_jexec(c, s, m->node->b) != J_FLOW_NEXT || take_output(c, mark, out))
+        exec_body(c, s, m->node->b) != J_FLOW_NEXT || take_output(c, mark, out))
         return -1;
     c->depth--;
     infer_jctx_leave(c);
@@ -378,7 +393,7 @@ static infer_jflow exec_collected(infer_jctx *c, infer_jscope *s, const infer_jn
 {
     infer_jscope *inner = infer_jscope_new(c, s);
     size_t mark = c->out.n;
-    infer_jflow flow = inner ? infer_jexec(c, inner, body) : J_FLOW_ERROR;
+    infer_jflow flow = inner ? exec_body(c, inner, body) : J_FLOW_ERROR;
     if (flow == J_FLOW_ERROR || take_output(c, mark, out))
         return J_FLOW_ERROR;
     if (flow != J_FLOW_NEXT)
@@ -424,14 +439,14 @@ static infer_jflow exec_with(infer_jctx *c, infer_jscope *s, const infer_jnode *
         if (infer_jeval(c, s, n->list[i + 1], &v) || assign(c, inner, n->list[i], v))
             return J_FLOW_ERROR;
     }
-    return infer_jexec(c, inner, n->b);
+    return exec_body(c, inner, n->b);
 }
 
 /* A block sees the globals only, or with `scoped` what is around it. */
 static infer_jflow exec_scope(infer_jctx *c, infer_jscope *s, const infer_jnode *n)
 {
     infer_jscope *inner = infer_jscope_new(c, n->flag ? s : c->root);
-    return inner ? infer_jexec(c, inner, n->b) : J_FLOW_ERROR;
+    return inner ? exec_body(c, inner, n->b) : J_FLOW_ERROR;
 }
 
 static infer_jflow exec_list(infer_jctx *c, infer_jscope *s, const infer_jnode *n)
@@ -455,6 +470,11 @@ static int exec_simple(infer_jctx *c, infer_jscope *s, const infer_jnode *n)
     default:
         return exec_call_block(c, s, n);
     }
+}
+
+int infer_jexec_template(infer_jctx *c, const infer_jnode *body)
+{
+    return exec_body(c, c->root, body) == J_FLOW_NEXT ? 0 : -1;
 }
 
 infer_jflow infer_jexec(infer_jctx *c, infer_jscope *s, const infer_jnode *n)

@@ -51,6 +51,7 @@ int infer_jeval_enter(infer_jctx *c);
 
 /* Statements: jinja_eval.c. */
 infer_jflow infer_jexec(infer_jctx *c, infer_jscope *s, const infer_jnode *n);
+int infer_jexec_template(infer_jctx *c, const infer_jnode *body); /* in c->root */
 int infer_jmacro_call(infer_jctx *c, const infer_jmacro *m, const infer_jargs *args, infer_jval *out);
 /* loop(iterable) of a recursive loop. */
 int infer_jloop_call(infer_jctx *c, infer_jloop *l, const infer_jargs *args, infer_jval *out);

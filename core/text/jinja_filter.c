@@ -149,18 +149,20 @@ FILTER(filter_truncate)
     infer_jstr dots = {.p = "...", .n = 3, .len = 3};
     const infer_jstr *s, *end = &dots;
     int64_t length = 255, leeway = 5;
+    size_t len;
     infer_jval head;
-    if (infer_jval_need_str(c, self, "the value to truncate", &s) ||
-        (given(a[0]) && infer_jval_as_int(c, a[0], "length", &length)) ||
+    if (infer_jval_len(c, self, &len) || (given(a[0]) && infer_jval_as_int(c, a[0], "length", &length)) ||
         (given(a[2]) && infer_jval_need_str(c, a[2], "end", &end)) ||
         (given(a[3]) && a[3].kind != J_NONE && infer_jval_as_int(c, a[3], "leeway", &leeway)))
         return -1;
     if (length < (int64_t)end->len || leeway < 0)
         return infer_jctx_error(c, "truncate: length must be at least that of the end, leeway not negative");
-    if ((int64_t)s->len - leeway <= length) {
+    if ((int64_t)len - leeway <= length) {
         *out = self;
         return 0;
     }
+    if (infer_jval_need_str(c, self, "the value to truncate", &s))
+        return -1;
     if (infer_jstr_sub(c, s, 0, (size_t)length - end->len, &head))
         return -1;
     const infer_jstr *h = head.u.s;
@@ -301,10 +303,10 @@ FILTER(filter_urlencode)
         return -1;
     int rc;
     for (bool first = true; (rc = it.next(c, &it, &pair)) == 0; first = false) {
-        infer_jiter two;
-        if (!infer_jval_is_iterable(pair) || infer_jval_iterate(c, pair, &two) || two.next(c, &two, &k) ||
-            two.next(c, &two, &v))
+        if (!infer_jval_is_iterable(pair) || infer_jval_to_list(c, pair, &pair) || pair.u.list->n != 2)
             return infer_jctx_error(c, "urlencode needs pairs");
+        k = pair.u.list->v[0];
+        v = pair.u.list->v[1];
         if (!first)
             infer_buf_putc(&c->tmp, '&');
         if (quote_url(c, k, true))
@@ -510,16 +512,21 @@ FILTER(filter_filesizeformat)
 {
     (void)more;
     static const char prefixes[] = "kMGTPEZY";
-    infer_jval v;
     bool binary = truthy(a[0]);
     double base = binary ? 1024 : 1000, unit = base * base;
     size_t mark = infer_jctx_begin(c);
-    infer_jval wrong[2] = {{.kind = J_MISSING}, {.kind = J_MISSING}};
-    if (self.kind != J_STR && !infer_jval_is_number(self))
+    double bytes = 0;
+    int ok = 1;
+    if (self.kind == J_STR)
+        ok = infer_jstr_to_float(c, self.u.s, &bytes);
+    else if (infer_jval_is_number(self))
+        bytes = infer_jval_as_double(self);
+    else
         return infer_jctx_error(c, "float() argument must be a string or a number, not '%s'", infer_jval_type(self));
-    if (filter_float(c, self, wrong, more, &v))
-        return -1;
-    double bytes = v.u.f;
+    if (ok != 1)
+        return ok < 0 ? -1 : infer_jctx_error(c, "could not convert string to float");
+    if (!(bytes < base) && !isfinite(bytes))
+        return infer_jctx_error(c, "cannot convert float %s to a size", isnan(bytes) ? "NaN" : "infinity");
     if (bytes == 1) {
         infer_buf_puts(&c->tmp, "1 Byte");
     } else if (bytes < base) {

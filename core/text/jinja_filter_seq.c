@@ -81,7 +81,9 @@ static int follow(infer_jctx *c, const path *p, infer_jval v, infer_jval *out)
 typedef struct generator {
     infer_jiter base, in;
     infer_jval source;
-    bool started, falsy_ends; /* map and select give nothing for a false source, without iterating it */
+    bool started;
+    bool falsy_ends; /* map and select give nothing for a false source, without iterating it */
+    bool mapping;    /* the source is a mapping whose items are wanted */
     int (*item)(infer_jctx *c, struct generator *g, infer_jval v, infer_jval *out); /* 0, 1 to skip v, -1 */
     path path;
     const infer_jrow *row; /* filter or test to apply, or NULL */
@@ -91,6 +93,16 @@ typedef struct generator {
     size_t count;
 } generator;
 
+/* A mapping turns into its items; undefined stays, and gives none. */
+static int items_of(infer_jctx *c, infer_jval *v)
+{
+    if (v->kind == J_UNDEFINED)
+        return 0;
+    if (v->kind != J_DICT)
+        return infer_jctx_error(c, "Can only get item pairs from a mapping.");
+    return infer_jrow_call(c, infer_jrow_method("items", 5, J_BIT(J_DICT)), "method", *v, &(infer_jargs){0}, v);
+}
+
 static int generator_next(infer_jctx *c, infer_jiter *it, infer_jval *out)
 {
     generator *g = (generator *)it;
@@ -98,7 +110,7 @@ static int generator_next(infer_jctx *c, infer_jiter *it, infer_jval *out)
         g->started = true;
         if (g->falsy_ends && !infer_jval_truth(g->source))
             g->source = (infer_jval){.kind = J_UNDEFINED};
-        if (infer_jval_iterate(c, g->source, &g->in))
+        if ((g->mapping && items_of(c, &g->source)) || infer_jval_iterate(c, g->source, &g->in))
             return -1;
     }
     infer_jval v;
@@ -254,15 +266,11 @@ static int same_item(infer_jctx *c, generator *g, infer_jval v, infer_jval *out)
 FILTER(filter_items)
 {
     (void)a, (void)more;
-    infer_jval items = self;
-    if (self.kind == J_DICT) {
-        const infer_jrow *row = infer_jrow_method("items", 5, J_BIT(J_DICT));
-        if (infer_jrow_call(c, row, "method", self, &(infer_jargs){0}, &items))
-            return -1;
-    } else if (self.kind != J_UNDEFINED) {
-        return infer_jctx_error(c, "Can only get item pairs from a mapping.");
-    }
-    return new_generator(c, items, same_item, out) ? 0 : -1;
+    generator *g = new_generator(c, self, same_item, out);
+    if (!g)
+        return -1;
+    g->mapping = true;
+    return 0;
 }
 
 /* A batch takes several items for one. */
@@ -419,7 +427,7 @@ FILTER(filter_sort)
 FILTER(filter_dictsort)
 {
     (void)more;
-    infer_jval view, items, *key;
+    infer_jval view = self, items, *key;
     bool by_value = false;
     if (a[1].kind == J_STR)
         by_value = infer_jstr_is(a[1].u.s, "value");
@@ -429,7 +437,7 @@ FILTER(filter_dictsort)
         return infer_jval_use_undefined(c, self);
     if (self.kind != J_DICT)
         return infer_jctx_error(c, "'%s' object has no attribute 'items'", infer_jval_type(self));
-    if (filter_items(c, self, a, more, &view) || infer_jval_to_list(c, view, &items) ||
+    if (items_of(c, &view) || infer_jval_to_list(c, view, &items) ||
         !(key = infer_jctx_array(c, items.u.list->n, sizeof *key)))
         return -1;
     for (size_t i = 0; i < items.u.list->n; i++) {

@@ -43,6 +43,8 @@ static int put_pairs(infer_jctx *c, infer_jdict *d, infer_jval from)
                 return -1;
         return 0;
     }
+    if (from.kind == J_UNDEFINED)
+        return infer_jval_use_undefined(c, from);
     if (infer_jval_iterate(c, from, &it))
         return -1;
     int more;

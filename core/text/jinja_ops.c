@@ -484,11 +484,22 @@ static bool in_bounds(int64_t i, size_t n, size_t *at)
     return i >= 0 && (uint64_t)i < n;
 }
 
+/* Whether v could be a key; no is what deeper nesting than any is worth. */
+static bool hashable(infer_jval v, int depth)
+{
+    if (v.kind != J_TUPLE)
+        return v.kind != J_LIST && v.kind != J_DICT && v.kind != J_VIEW;
+    for (size_t i = 0; i < v.u.list->n; i++)
+        if (!depth || !hashable(v.u.list->v[i], depth - 1))
+            return false;
+    return true;
+}
+
 int infer_jval_getitem(infer_jctx *c, infer_jval obj, infer_jval key, infer_jval *out)
 {
     if (obj.kind == J_UNDEFINED)
         return infer_jval_use_undefined(c, obj);
-    if (obj.kind == J_DICT && key.kind != J_LIST && key.kind != J_DICT && key.kind != J_VIEW) {
+    if (obj.kind == J_DICT && hashable(key, 8)) {
         int found = infer_jdict_get(c, obj.u.dict, key, out);
         if (found)
             return found < 0 ? -1 : 0;
@@ -514,9 +525,9 @@ int infer_jval_getitem(infer_jctx *c, infer_jval obj, infer_jval key, infer_jval
     return infer_jval_undefined(c, NULL, obj, key, out);
 }
 
-/* Python's slice.indices: *from clipped, *n items. */
+/* Python's slice.indices: both ends clipped, and the number of items. */
 static int slice_indices(infer_jctx *c, infer_jval vfrom, infer_jval vto, infer_jval vstep, size_t len, int64_t *from,
-                         int64_t *step, size_t *n)
+                         int64_t *to, int64_t *step, size_t *n)
 {
     int64_t a = 0, b = 0, s = 1, size = (int64_t)len;
     if ((vstep.kind != J_NONE && infer_jval_as_int(c, vstep, "slice indices", &s)) ||
@@ -539,6 +550,7 @@ static int slice_indices(infer_jctx *c, infer_jval vfrom, infer_jval vto, infer_
             *e = high;
     }
     *from = a;
+    *to = b;
     *step = s;
     *n = 0;
     if (s > 0 && a < b)
@@ -552,11 +564,11 @@ int infer_jval_slice(infer_jctx *c, infer_jval obj, infer_jval from, infer_jval 
 {
     if (obj.kind == J_UNDEFINED)
         return infer_jval_use_undefined(c, obj);
-    int64_t a, s;
+    int64_t a, b, s;
     size_t len, n;
     if (obj.kind != J_STR && obj.kind != J_LIST && obj.kind != J_TUPLE && obj.kind != J_RANGE)
         return infer_jctx_error(c, "'%s' object cannot be sliced", infer_jval_type(obj));
-    if (infer_jval_len(c, obj, &len) || slice_indices(c, from, to, step, len, &a, &s, &n))
+    if (infer_jval_len(c, obj, &len) || slice_indices(c, from, to, step, len, &a, &b, &s, &n))
         return -1;
     if (obj.kind == J_STR) {
         if (s == 1)
@@ -583,13 +595,16 @@ int infer_jval_slice(infer_jctx *c, infer_jval obj, infer_jval from, infer_jval 
         infer_jrange *r = infer_jctx_alloc(c, sizeof *r);
         if (!r)
             return -1;
-        /* Two items or more lie in the range, so their distance fits. */
-        *r = (infer_jrange){.start = obj.u.range->start + (n ? a : 0) * obj.u.range->step, .step = s, .n = n};
-        if (n > 1)
-            r->step = obj.u.range->step * s;
-        int64_t last = n ? r->start + (int64_t)(n - 1) * r->step : r->start;
-        if (!n || __builtin_add_overflow(last, s > 0 ? 1 : -1, &r->stop))
-            r->stop = last;
+        const infer_jrange *o = obj.u.range;
+        int64_t stop;
+        *r = (infer_jrange){.n = n};
+        /* Only ends beside the items can leave 64 bits: they are then not looked at again. */
+        if (__builtin_mul_overflow(o->step, s, &r->step))
+            r->step = s > 0 ? INT64_MAX : -INT64_MAX;
+        if (__builtin_mul_overflow(a, o->step, &r->start) || __builtin_add_overflow(r->start, o->start, &r->start))
+            r->start = o->start;
+        if (__builtin_mul_overflow(b, o->step, &stop) || __builtin_add_overflow(stop, o->start, &r->stop))
+            r->stop = o->stop;
         *out = (infer_jval){.kind = J_RANGE, .u.range = r};
         return 0;
     }

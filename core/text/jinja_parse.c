@@ -521,7 +521,8 @@ int infer_jparse(infer_jctx *c, const char *src, size_t n, struct infer_template
         if (infer_jstr_borrow(c, fixed[i], strlen(fixed[i]), SIZE_MAX, &text) || infer_jparse_intern(&p, text, &id))
             goto out;
     }
-    if (infer_jlex(c, src, n, &p.tok) || parse_body(&p, NULL, &body) || check_callees(&p))
+    if (infer_jlex(c, src, n, &p.tok) || parse_body(&p, NULL, &body) || check_callees(&p) ||
+        infer_jparse_scopes(&p, body))
         goto out;
     t->body = body;
     t->names = p.names;

@@ -74,4 +74,7 @@ int infer_jparse_target(infer_jparser *p, const char *stop, bool ns, infer_jnode
 /* | filter | filter … applied to `a` (NULL: to a block's text); `inline_first` starts without the bar. */
 int infer_jparse_filters(infer_jparser *p, infer_jnode *a, bool inline_first, infer_jnode **out);
 
+/* Fills in which names each scope hides from its start (jinja_scope.c). */
+int infer_jparse_scopes(infer_jparser *p, infer_jnode *body);
+
 #endif

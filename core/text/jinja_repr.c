@@ -99,8 +99,10 @@ int infer_jval_repr(infer_jctx *c, infer_jval v)
         infer_buf_puts(b, num);
         break;
     case J_STR:
+        infer_buf_puts(b, v.u.s->safe ? "Markup(" : "");
         if (repr_str(c, v.u.s))
             return -1;
+        infer_buf_puts(b, v.u.s->safe ? ")" : "");
         break;
     case J_LIST:
         if (repr_items(c, "[", NULL, v.u.list->v, v.u.list->n, "]"))

@@ -316,7 +316,10 @@ int infer_jstr_splitlines(infer_jctx *c, const infer_jstr *s, bool keep, infer_j
 METHOD(str_splitlines)
 {
     (void)more;
-    return infer_jstr_splitlines(c, self.u.s, a[0].kind != J_MISSING && infer_jval_truth(a[0]), out);
+    int64_t keep = 0;
+    if (a[0].kind != J_MISSING && infer_jval_as_int(c, a[0], "keepends", &keep))
+        return -1;
+    return infer_jstr_splitlines(c, self.u.s, keep != 0, out);
 }
 
 static int partition(infer_jctx *c, infer_jval self, infer_jval vsep, bool last, infer_jval *out)

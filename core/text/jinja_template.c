@@ -86,7 +86,7 @@ infer_status infer_template_render(const infer_template *t, const char *vars_jso
         if (vars.kind != J_DICT)
             infer_jctx_record(&c, INFER_E_INVALID, "template variables must be a JSON object");
         else if (make_root(&c, t, vars) == 0)
-            infer_jexec(&c, c.root, t->body);
+            infer_jexec_template(&c, t->body);
     }
     leave_c_locale(old, clocale);
     size_t n = c.out.n;

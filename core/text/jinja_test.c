@@ -171,7 +171,10 @@ static int is_upper(infer_jctx *c, infer_jval self, infer_jval *a, const infer_j
 
 static int is_filter(infer_jctx *c, infer_jval self, infer_jval *a, const infer_jargs *more, infer_jval *out)
 {
-    (void)c, (void)a, (void)more;
+    (void)a, (void)more;
+    uint64_t hash;
+    if (infer_jval_hash(c, self, &hash)) /* the name is looked up in a dict */
+        return -1;
     const infer_jrow *r = self.kind == J_STR ? infer_jrow_filter(self.u.s->p, self.u.s->n) : NULL;
     *out = infer_jval_bool(r && r->fn);
     return 0;
@@ -179,7 +182,10 @@ static int is_filter(infer_jctx *c, infer_jval self, infer_jval *a, const infer_
 
 static int is_test(infer_jctx *c, infer_jval self, infer_jval *a, const infer_jargs *more, infer_jval *out)
 {
-    (void)c, (void)a, (void)more;
+    (void)a, (void)more;
+    uint64_t hash;
+    if (infer_jval_hash(c, self, &hash))
+        return -1;
     *out = infer_jval_bool(self.kind == J_STR && infer_jrow_test(self.u.s->p, self.u.s->n));
     return 0;
 }

@@ -23,7 +23,7 @@
 #define J_MAX_TREE     400                 /* levels of a syntax tree, long operator chains included */
 #define J_MAX_NAMES    10000               /* different names in a template */
 #define J_MAX_KEYWORDS 255                 /* parameters, and keyword arguments written out */
-#define J_MAX_DEPTH    3000                /* evaluator frames on the C stack */
+#define J_MAX_DEPTH    2000                /* evaluator frames: keeps a render within 512 KiB of C stack */
 #define J_MAX_RANGE    100000              /* items of range(), as in Jinja2's sandbox */
 #define J_MAX_OUTPUT   ((uint64_t)16 << 20)
 #define J_MAX_STEPS    UINT64_C(10000000)
