@@ -59,6 +59,17 @@ typedef struct text_lists {
     json_t *tokens, *logprobs, *top, *offsets;
 } text_lists;
 
+/* Tokens of the same text share an entry: the likelier one's. */
+static void add_alternative(json_t *top, const infer_tokenizer *tok, int32_t id, float logprob)
+{
+    char s[TOKEN_BYTES];
+    sbuf key = {0};
+    sbuf_add_utf8(&key, s, token_bytes(tok, id, s));
+    if (key.p && !key.failed && strlen(key.p) == key.n && !json_object_get(top, key.p))
+        json_object_set_new(top, key.p, json_real((double)logprob));
+    sbuf_free(&key);
+}
+
 static void add_tokens(text_lists *l, const infer_tokenizer *tok, const gen_tokens *t, size_t from, size_t to,
                        size_t *offset)
 {
@@ -69,14 +80,13 @@ static void add_tokens(text_lists *l, const infer_tokenizer *tok, const gen_toke
         json_array_append_new(l->tokens, clean_string(s, token_bytes(tok, one->id, s), offset));
         json_array_append_new(l->logprobs, one->known ? json_real((double)one->logprob) : json_null());
         json_t *top = one->known ? json_object() : json_null();
+        int has_own = !one->known || !one->n_top;
         for (uint32_t k = 0; k < one->n_top; k++) {
-            const infer_logprob *p = &t->tops[one->top + k];
-            sbuf key = {0};
-            sbuf_add_utf8(&key, s, token_bytes(tok, p->id, s));
-            if (key.p && !key.failed && strlen(key.p) == key.n)
-                json_object_set_new(top, key.p, json_real((double)p->logprob));
-            sbuf_free(&key);
+            has_own |= t->tops[one->top + k].id == one->id;
+            add_alternative(top, tok, t->tops[one->top + k].id, t->tops[one->top + k].logprob);
         }
+        if (!has_own) /* the token itself is always among them */
+            add_alternative(top, tok, one->id, one->logprob);
         json_array_append_new(l->top, top);
     }
 }
