@@ -19,7 +19,7 @@ def lose(after):
             "fault0"]
 
 
-r = run("infer-run", "-m", TINY, "--raw", "-p", "Hello", "-n", "200", *lose(20))
+r = run("infer-run", "-m", TINY, "--raw", "-p", "Hello", "-n", "200", "--ignore-eos", *lose(20))
 check(r.rc == 8 and len(r.said) == 1 and "fault0" in r.said[0], "infer-run", r)
 r = run("infer-bench", "-m", TINY, "-p", "16", "-n", "200", *lose(20))
 check(r.rc == 8 and len(r.said) == 1, "infer-bench", r)

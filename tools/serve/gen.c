@@ -80,7 +80,9 @@ gen_group *gen_new(call *c, size_t n_prompts, size_t n)
         g->gens[i].index = (uint32_t)i;
         g->gens[i].prompt_index = (uint32_t)(i / n);
     }
+    pthread_mutex_lock(&c->lock); /* a client that leaves is looked after on another thread */
     c->gens = g;
+    pthread_mutex_unlock(&c->lock);
     return g;
 }
 

@@ -170,8 +170,9 @@ static int wait_for_end(waiter *w)
             cli_log(1, "serve", "second signal: leaving at once");
             _exit(128 + (int)info.ssi_signo);
         }
-        if (!atomic_load(&w->l->done)) { /* nothing to drain yet, and a load cannot be stopped half-way */
-            http_leave(w->s);
+        int loading = SERVER_LOADING;
+        if (atomic_compare_exchange_strong(&w->s->state, &loading, SERVER_DRAINING)) {
+            http_leave(w->s); /* nothing to drain yet, and a load cannot be stopped half-way */
             _exit(EXIT_DONE);
         }
         begin_drain(w, (int)info.ssi_signo);
