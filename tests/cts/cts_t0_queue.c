@@ -166,6 +166,57 @@ static void tl_many(cts *c)
 out:;
 }
 
+typedef struct watcher {
+    infer_hal_tl *tl;
+    uint64_t value;
+    infer_status s;
+    int back; /* the value went back, or the wait ended early */
+    pthread_t thread;
+} watcher;
+
+static void *watcher_main(void *arg)
+{
+    watcher *w = arg;
+    uint64_t last = 0, v = 0;
+    while (!w->s && last < w->value) {
+        w->s = infer_hal_tl_query(w->tl, &v);
+        w->back |= v < last;
+        last = v;
+        infer_status s = infer_hal_tl_wait(w->tl, last + 1 < w->value ? last + 1 : w->value, CTS_TIMEOUT_NS);
+        w->s = w->s ? w->s : s;
+    }
+    return NULL;
+}
+
+/* Several threads read one timeline and wait for it while a queue moves it. */
+static void tl_threads(cts *c)
+{
+    enum { N = 4, LAST = 200 };
+    infer_hal_tl *tl = cts_tl(c);
+    infer_buffer *b = cts_buf(c, 4096);
+    watcher w[N];
+    int n = 0;
+    NEED(tl && b, "objects");
+    for (int i = 0; i < N; i++)
+        w[i] = (watcher){.tl = tl, .value = LAST};
+    while (n < N && !pthread_create(&w[n].thread, NULL, watcher_main, &w[n]))
+        n++;
+    infer_status s = INFER_OK;
+    for (uint64_t v = 1; v <= LAST && !s; v++) {
+        s = cts_fill(c, c->queue, b, 0, 4096, (uint32_t)v, 1);
+        infer_status t = cts_signal(c, c->queue, tl, v);
+        s = s ? s : t;
+    }
+    for (int i = 0; i < n; i++)
+        pthread_join(w[i].thread, NULL);
+    NEED(cts_ok(c, s, "submitting while others wait"), "submit");
+    for (int i = 0; i < n; i++) {
+        NEED(cts_ok(c, w[i].s, "waiting from several threads"), "wait");
+        NEED(!w[i].back, "a timeline went back before another thread's eyes");
+    }
+out:;
+}
+
 /* A signal comes after all work before it: the last byte of that work is there when the host sees the value. */
 static void tl_after_work(cts *c)
 {
@@ -423,6 +474,7 @@ void cts_t0_queue(cts_run *r)
         {"t0.tl.timeout", tl_timeout},
         {"t0.tl.host", tl_host},
         {"t0.tl.many", tl_many},
+        {"t0.tl.threads", tl_threads},
         {"t0.tl.after_work", tl_after_work},
         {"t0.queue.host_wait", queue_host_wait},
         {"t0.queue.many", queue_many},

@@ -273,9 +273,11 @@ static void check_rows(cts *c, const infer_op_case *k, const cts_job *batch)
         outputs += mask >> i & 1;
     if (!outputs || rows < 2) /* lists that write into pools have no row of their own */
         return;
-    int64_t pick[] = {0, rows - 1, (int64_t)cts_below(c, (uint64_t)rows)};
-    for (int i = 0; i < 3 && !c->failed; i++)
-        row_alone(c, k, batch, mask, pick[i]);
+    /* attention: more of them, as a prompt may be cut anywhere and a sequence go on with single rows */
+    int many =
+        k->desc.op == INFER_OP_ATTN_PAGED || k->desc.op == INFER_OP_MLA_PAGED || k->desc.op == INFER_OP_ATTN_DENSE;
+    for (int i = 0; i < (many ? 8 : 3) && !c->failed; i++)
+        row_alone(c, k, batch, mask, i == 0 ? 0 : i == 1 ? rows - 1 : (int64_t)cts_below(c, (uint64_t)rows));
 }
 
 /* ---- One case -------------------------------------------------------------------------------------------- */

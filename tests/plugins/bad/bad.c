@@ -53,6 +53,7 @@ const infer_plugin_desc *infer_sim_query(const infer_host *host, const infer_abi
     X(gelu_kind, 1, "gelu and gelu_tanh are one", "t1.*", 0)                                                           \
     X(norm_eps, 1, "eps is left out of the norm", "t1.rms_norm.*", 0)                                                  \
     X(row_variant, 1, "a row's last bit depends on how many run with it", "t1.matmul.*", 0)                            \
+    X(chunk_variant, 1, "a row of a prompt is summed in another order than a row by itself", "t1.attn_paged.*", 0)     \
     X(not_repeatable, 1, "a last bit that changes from run to run", "t1.softmax.*", 0)                                 \
     X(epilogue_lie, 1, "the whole epilogue list is promised, nothing of it done", "t1.matmul.*", 0)                    \
     X(draw_position, 1, "the draw does not depend on the position", "t1.sample.*", 0)                                  \
@@ -175,7 +176,9 @@ static void bend(bent *b)
 static void spoil_rows(const bent *b, float *y, uint64_t n, int64_t rows)
 {
     uint64_t width = n / (uint64_t)b->d.tensors[b->d.n_in].shape[0];
-    if (bug == BUG_row_variant && b->d.op == INFER_OP_MATMUL && rows > 1)
+    if (((bug == BUG_row_variant && b->d.op == INFER_OP_MATMUL) ||
+         (bug == BUG_chunk_variant && b->d.op == INFER_OP_ATTN_PAGED)) &&
+        rows > 1)
         for (uint64_t i = 0; i < width * (uint64_t)rows; i++)
             y[i] = nextafterf(y[i], INFINITY);
     if (bug == BUG_not_repeatable && b->d.op == INFER_OP_SOFTMAX && atomic_fetch_add(&n_calls, 1) % 2 && rows > 0)
