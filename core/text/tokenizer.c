@@ -97,6 +97,15 @@ static const struct end_name {
     {"[|endofturn|]", NULL},
 };
 
+void infer_tokenizer_type_ends(infer_tokenizer *t)
+{
+    for (size_t i = 0; i < sizeof end_names / sizeof *end_names; i++) {
+        int32_t id = infer_pieces_find(&t->pieces, end_names[i].name, strlen(end_names[i].name));
+        if (id >= 0 && t->pieces.type[id] == INFER_TOKEN_NORMAL)
+            t->pieces.type[id] = INFER_TOKEN_CONTROL;
+    }
+}
+
 infer_status infer_tokenizer_finish(infer_tokenizer *t, infer_error *err)
 {
     infer_added_sort(&t->added);

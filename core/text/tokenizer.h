@@ -71,6 +71,9 @@ infer_status infer_tokenizer_add_split(infer_tokenizer *t, const char *pattern, 
                                        infer_error *err);
 /* Adds a token to be found in the text: `normalized` in its normalised form. Call after all norms are in. */
 infer_status infer_tokenizer_add_token(infer_tokenizer *t, infer_added_token token, int normalized, infer_error *err);
+/* Pieces with a name that ends a turn become control tokens where a file calls them normal, as some do: else a model's
+ * turn would have no end. Call before anything looks at the types. */
+void infer_tokenizer_type_ends(infer_tokenizer *t);
 /* Sorts what was added and finds the tokens that end a turn. The last call of a creator. */
 infer_status infer_tokenizer_finish(infer_tokenizer *t, infer_error *err);
 

@@ -30,6 +30,8 @@ static infer_status fill_pieces(infer_tokenizer *t, const infer_vocab *v, infer_
             return infer_error_set(err, INFER_E_BAD_FILE, "vocabulary: token %u has the unknown type %d", i, type);
         infer_pieces_set(&t->pieces, i, v->tokens[i].p, (size_t)v->tokens[i].n, type, 1);
     }
+    if (s == INFER_OK)
+        infer_tokenizer_type_ends(t);
     return s;
 }
 

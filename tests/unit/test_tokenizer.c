@@ -69,7 +69,7 @@ static void byte_level(fixture *f, const char *pre)
     add(f, "\xC4\xA0hello", INFER_TOKEN_NORMAL, 0);
     f->v.bos = add(f, "<bos>", INFER_TOKEN_CONTROL, 0);
     f->v.eos = add(f, "<eos>", INFER_TOKEN_CONTROL, 0);
-    add(f, "<|im_end|>", INFER_TOKEN_CONTROL, 0);
+    add(f, "<|im_end|>", INFER_TOKEN_NORMAL, 0); /* a file's mistake, put right by the name */
     add(f, "<tag>", INFER_TOKEN_USER_DEFINED, 0);
     f->v.merges = f->merges;
     add_merge(f, "h e");
@@ -214,6 +214,8 @@ static void test_questions(void **state)
     assert_null(infer_tokenizer_piece(t, -1, &n));
     assert_null(infer_tokenizer_piece(t, TAG + 1, &n));
     assert_int_equal(infer_tokenizer_type(t, TAG), INFER_TOKEN_USER_DEFINED);
+    assert_int_equal(infer_tokenizer_type(t, IM_END), INFER_TOKEN_CONTROL);
+    EXPECT(t, "<|im_end|>", SPECIAL, IM_END);
     assert_int_equal(infer_tokenizer_type(t, TAG + 1), 0);
     assert_int_equal(infer_tokenizer_token_bytes(t, SP_HELLO, buf, 4), 6);
     assert_memory_equal(buf, " hel", 4);
