@@ -1,0 +1,246 @@
+/* The rig of rig.h. SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include <ftw.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "e2e/rig.h"
+
+const char *rig_golden(const char *name)
+{
+    static char path[4][512];
+    static unsigned next;
+    char *p = path[next++ % 4];
+    const char *src = getenv("INFER_SRCDIR");
+    snprintf(p, sizeof path[0], "%s/tests/golden/tiny-%s.gguf", src ? src : ".", name);
+    return p;
+}
+
+static char folder[] = "/tmp/infer-rig-XXXXXX";
+static int have_folder;
+
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *f)
+{
+    (void)st;
+    (void)flag;
+    (void)f;
+    return remove(path);
+}
+
+static void remove_folder(void)
+{
+    nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+const char *rig_made(const char *args)
+{
+    enum { MAX = 16 };
+    static struct {
+        char args[256], path[64];
+    } made[MAX];
+    static int n;
+    for (int i = 0; i < n; i++)
+        if (!strcmp(made[i].args, args))
+            return made[i].path;
+    if (!have_folder) {
+        assert_non_null(mkdtemp(folder));
+        have_folder = 1;
+        atexit(remove_folder);
+    }
+    assert_true(n < MAX && strlen(args) < sizeof made[0].args);
+    const char *build = getenv("INFER_BUILDDIR");
+    char command[1024];
+    strcpy(made[n].args, args);
+    snprintf(made[n].path, sizeof made[n].path, "%s/%d.gguf", folder, n);
+    snprintf(command, sizeof command, "'%s/tools/mkmodel' %s %s >&2", build ? build : ".", args, made[n].path);
+    int rc = system(command);
+    if (!WIFEXITED(rc) || WEXITSTATUS(rc))
+        fail_msg("%s: %d", command, rc);
+    return made[n++].path;
+}
+
+infer_status rig_try(rig *r, const rig_options *o)
+{
+    memset(r, 0, sizeof *r);
+    infer_runtime_options ro = {.struct_size = sizeof ro, .settings = o->settings};
+    while (o->settings && o->settings[ro.n_settings])
+        ro.n_settings++;
+    infer_plan_options po = {.struct_size = sizeof po,
+                             .ctx_size = o->ctx,
+                             .n_parallel = o->parallel,
+                             .max_batched_tokens = o->batched,
+                             .max_logit_rows = o->logit_rows,
+                             .block_size = o->block,
+                             .devices = o->devices,
+                             .tensor_split = o->split,
+                             .cache_type_k = o->cache_type,
+                             .cache_type_v = o->cache_type,
+                             .kv_cache_memory = o->kv_memory};
+    infer_engine_options eo = {
+        .struct_size = sizeof eo, .max_queue = o->queue, .prefill_chunk = o->chunk, .max_step_tokens = o->step_tokens};
+    infer_status s = infer_runtime_create(&ro, &r->rt, &r->err);
+    if (!s)
+        s = infer_file_open(o->model, &r->file, &r->err);
+    if (!s)
+        s = infer_plan_create(r->rt, r->file, &po, &r->plan, &r->err);
+    if (!s)
+        s = infer_model_load(r->plan, NULL, NULL, &r->model, &r->err);
+    if (!s)
+        s = infer_engine_create(r->model, &eo, &r->engine, &r->err);
+    return s;
+}
+
+void rig_open(rig *r, const rig_options *o)
+{
+    if (rig_try(r, o))
+        fail_msg("%s on %s: %s", o->model, o->devices ? o->devices : "the best device", r->err.text);
+    if (r->err.status)
+        fail_msg("success left an error: %s", r->err.text);
+}
+
+void rig_close(rig *r)
+{
+    infer_engine_destroy(r->engine);
+    infer_model_destroy(r->model);
+    infer_plan_destroy(r->plan);
+    infer_file_destroy(r->file);
+    infer_runtime_destroy(r->rt);
+    memset(r, 0, sizeof *r);
+}
+
+int rig_has(const char *device)
+{
+    infer_runtime *rt;
+    infer_device_row row;
+    int found = 0;
+    assert_int_equal(infer_runtime_create(NULL, &rt, NULL), INFER_OK);
+    assert_int_equal(infer_runtime_probe(rt, NULL), INFER_OK);
+    for (uint32_t i = 0; i < infer_runtime_n_devices(rt); i++)
+        found |= infer_runtime_device(rt, i, &row) == INFER_OK && !strcmp(row.id, device);
+    infer_runtime_destroy(rt);
+    return found;
+}
+
+void rig_submit(rig *r, infer_request *q, answer *a)
+{
+    infer_error e = {0};
+    memset(a, 0, sizeof *a);
+    q->struct_size = sizeof *q;
+    q->user = a;
+    if (infer_engine_submit(r->engine, q, &a->id, &e))
+        fail_msg("submit: %s", e.text);
+    assert_int_equal(e.status, 0);
+}
+
+/* A token after the end, an end that was told twice, figures that disagree: all fail the test. */
+static void take(const infer_event *e)
+{
+    answer *a = e->user;
+    assert_int_equal(a->done, 0);
+    assert_int_equal(e->id, a->id);
+    a->text = realloc(a->text, a->n_text + e->n_text + 1);
+    if (e->n_text)
+        memcpy(a->text + a->n_text, e->text, e->n_text);
+    a->n_text += e->n_text;
+    a->text[a->n_text] = 0;
+    if (e->type == INFER_EVENT_TOKEN) {
+        assert_int_equal(e->finish, 0);
+        assert_int_equal(e->status, 0);
+        a->ids = realloc(a->ids, (a->n + 1) * sizeof *a->ids);
+        a->logprobs = realloc(a->logprobs, (a->n + 1) * sizeof *a->logprobs);
+        a->ids[a->n] = e->token;
+        a->logprobs[a->n++] = e->logprob;
+        a->n_top = e->n_top;
+        assert_true(e->n_top <= 20);
+        if (e->n_top)
+            memcpy(a->top, e->top, e->n_top * sizeof *e->top);
+        return;
+    }
+    assert_int_equal(e->type, INFER_EVENT_DONE);
+    a->done = 1;
+    a->finish = e->finish;
+    a->status = e->status;
+    snprintf(a->error, sizeof a->error, "%s", e->error ? e->error : "");
+    a->n_prompt = e->n_prompt;
+    a->n_generated = e->n_generated;
+    a->t_submit = e->t_submit;
+    a->t_first_run = e->t_first_run;
+    a->t_first_token = e->t_first_token;
+    a->t_end = e->t_end;
+    assert_int_equal(a->n_generated, a->n);
+    if (e->finish == INFER_FINISH_ERROR) {
+        assert_true(e->status < 0);
+        if (!a->error[0])
+            fail_msg("status %d has no text", e->status);
+    } else {
+        assert_int_equal(e->status, e->finish == INFER_FINISH_CANCELLED ? INFER_E_CANCELLED : INFER_OK);
+    }
+}
+
+infer_status rig_poll(rig *r, int32_t timeout_ms)
+{
+    const infer_event *ev;
+    uint32_t n;
+    infer_status s = infer_engine_poll(r->engine, timeout_ms, &ev, &n);
+    for (uint32_t i = 0; i < n; i++)
+        take(&ev[i]);
+    return s;
+}
+
+infer_status rig_collect(rig *r, answer *const *a, uint32_t n)
+{
+    for (;;) {
+        uint32_t done = 0;
+        while (done < n && a[done]->done)
+            done++;
+        if (done == n)
+            return INFER_OK;
+        infer_status s = rig_poll(r, -1);
+        if (s)
+            return s;
+    }
+}
+
+void answer_free(answer *a)
+{
+    free(a->ids);
+    free(a->logprobs);
+    free(a->text);
+    memset(a, 0, sizeof *a);
+}
+
+infer_engine_stats rig_stats(const rig *r)
+{
+    infer_engine_stats st = {.struct_size = sizeof st};
+    infer_engine_get_stats(r->engine, &st);
+    return st;
+}
+
+void rig_idle(rig *r)
+{
+    for (int i = 0; i < 10000; i++) {
+        infer_engine_stats st = rig_stats(r);
+        if (!st.n_running && !st.n_waiting && !st.blocks_used && !st.kv_tokens_used)
+            return;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    fail_msg("the engine does not come to rest");
+}
+
+static void hang(int sig)
+{
+    static const char text[] = "watchdog: the test hangs\n";
+    (void)sig;
+    if (write(2, text, sizeof text - 1) < 0)
+        _exit(98);
+    abort(); /* the core or a debugger shows where */
+}
+
+void rig_watchdog(unsigned seconds)
+{
+    signal(SIGALRM, hang);
+    alarm(seconds);
+}

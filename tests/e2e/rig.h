@@ -1,0 +1,70 @@
+/* A runtime, model and engine for tests of the engine API, and answers collected from its events.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef INFER_TESTS_RIG_H
+#define INFER_TESTS_RIG_H
+
+#include "unit/unit.h"
+
+#include <infer/infer.h>
+
+typedef struct rig_options {
+    const char *model; /* a path; see rig_golden, rig_made */
+    const char *devices, *split, *cache_type;
+    const char *const *settings; /* NULL-terminated "BACKEND.KEY=VALUE" */
+    uint32_t ctx, parallel, batched, logit_rows, block, chunk, step_tokens, queue;
+    uint64_t kv_memory;
+} rig_options;
+
+typedef struct rig {
+    infer_runtime *rt;
+    infer_file *file;
+    infer_plan *plan;
+    infer_model *model;
+    infer_engine *engine;
+    infer_error err; /* of the call that failed */
+} rig;
+
+/* tests/golden/tiny-NAME.gguf; the string is the caller's to keep until the next four calls. */
+const char *rig_golden(const char *name);
+/* A file that tools/mkmodel wrote with these arguments, made once a process in a folder that goes with it. */
+const char *rig_made(const char *args);
+
+/* Each step; a failure is the test's, except with rig_try. */
+void rig_open(rig *r, const rig_options *o);
+infer_status rig_try(rig *r, const rig_options *o);
+void rig_close(rig *r);
+/* Whether a device exists here. */
+int rig_has(const char *device);
+
+/* What came back for one request. */
+typedef struct answer {
+    uint64_t id;
+    int done;
+    uint32_t finish;
+    infer_status status;
+    char error[INFER_ERROR_TEXT];
+    uint32_t n;
+    int32_t *ids;
+    float *logprobs;
+    char *text; /* of TOKEN and DONE events together */
+    size_t n_text;
+    uint64_t n_prompt, n_generated, t_submit, t_first_run, t_first_token, t_end;
+    infer_logprob top[20]; /* of the last token */
+    uint32_t n_top;
+} answer;
+
+/* Submits; the answer is the request's `user`. */
+void rig_submit(rig *r, infer_request *q, answer *a);
+/* Takes events until those n answers are done, or until poll fails, which it returns. */
+infer_status rig_collect(rig *r, answer *const *a, uint32_t n);
+/* Takes what events there are now. */
+infer_status rig_poll(rig *r, int32_t timeout_ms);
+void answer_free(answer *a);
+infer_engine_stats rig_stats(const rig *r);
+/* Waits until the engine has nothing to do and its blocks are free; fails when that takes too long. */
+void rig_idle(rig *r);
+
+/* The rest of the process must be over by then: prints where it hangs and ends it. */
+void rig_watchdog(unsigned seconds);
+
+#endif

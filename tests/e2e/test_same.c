@@ -1,0 +1,326 @@
+/* Same request, same tokens: alone, among others that come, go and are cancelled, in chunks of any size, preempted and
+ * resumed, on any number of rows a step, cut over two devices. SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "e2e/rig.h"
+#include "unit/rng.h"
+
+enum { VOCAB = 264, CTX = 128, CASES = 12 };
+
+/* Requests of every kind of sampling; prompts of 1 to 61 tokens. */
+typedef struct wish {
+    infer_request q;
+    int32_t prompt[64];
+    infer_sample_bias bias[2];
+} wish;
+
+static wish wishes[CASES];
+
+static void make_wishes(void)
+{
+    static const infer_sampling kinds[CASES] = {
+        {.temperature = 0},
+        {.temperature = 1, .seed = 1},
+        {.temperature = 1, .seed = 2},
+        {.temperature = 0.7f, .top_k = 20, .seed = 3},
+        {.temperature = 1.3f, .top_p = 0.8f, .seed = 4},
+        {.temperature = 1.1f, .min_p = 0.05f, .seed = 5},
+        {.temperature = 0, .repetition_penalty = 1.3f},
+        {.temperature = 1, .presence_penalty = 0.7f, .frequency_penalty = 0.4f, .seed = 6},
+        {.temperature = 0, .frequency_penalty = -0.5f, .presence_penalty = 0.2f},
+        {.temperature = 0.9f, .seed = 7, .n_bias = 2},
+        {.temperature = 0.8f, .top_k = 50, .top_p = 0.9f, .min_p = 0.01f, .repetition_penalty = 1.1f, .seed = 8},
+        {.temperature = 0, .n_bias = 2},
+    };
+    rng r = {42};
+    for (int i = 0; i < CASES; i++) {
+        wish *w = &wishes[i];
+        w->q = (infer_request){.sampling = kinds[i], .prompt = w->prompt, .n_prompt = 1 + rng_below(&r, 61)};
+        for (uint64_t k = 0; k < w->q.n_prompt; k++)
+            w->prompt[k] = (int32_t)rng_below(&r, 256);
+        w->bias[0] = (infer_sample_bias){(int32_t)rng_below(&r, 256), 3};
+        w->bias[1] = (infer_sample_bias){(int32_t)rng_below(&r, 256), -5};
+        w->q.sampling.bias = kinds[i].n_bias ? w->bias : NULL;
+        w->q.max_tokens = 20 + (int64_t)rng_below(&r, 30);
+        w->q.min_tokens = i % 3 ? 0 : 5;
+        w->q.flags = i % 2 ? INFER_REQ_IGNORE_EOS : 0;
+        w->q.n_top_logprobs = i % 4 ? 0 : 3;
+    }
+}
+
+static void free_all(answer *a, int n)
+{
+    for (int i = 0; i < n; i++)
+        answer_free(&a[i]);
+}
+
+/* Each request alone, one after the other. */
+static void run_alone(const rig_options *o, answer *out)
+{
+    rig r;
+    rig_open(&r, o);
+    for (int i = 0; i < CASES; i++) {
+        answer *list[] = {&out[i]};
+        rig_submit(&r, &wishes[i].q, &out[i]);
+        assert_int_equal(rig_collect(&r, list, 1), INFER_OK);
+        assert_true(out[i].finish == INFER_FINISH_LENGTH || out[i].finish == INFER_FINISH_STOP);
+    }
+    rig_idle(&r);
+    rig_close(&r);
+}
+
+/* All of them at once in changing company: others arrive meanwhile, and half of those are cancelled at some time. */
+static void run_crowded(const rig_options *o, answer *out, infer_engine_stats *stats)
+{
+    enum { OTHERS = 24 };
+    rig r;
+    answer others[OTHERS];
+    answer *list[CASES], *rest[OTHERS];
+    int32_t prompt[70];
+    uint32_t n_others = 0;
+    rng x = {7};
+    rig_open(&r, o);
+    memset(others, 0, sizeof others);
+    for (int i = 0; i < CASES; i++)
+        list[i] = &out[i];
+    for (int i = 0, left = CASES; left || n_others < OTHERS;) {
+        if (left && rng_below(&x, 2)) {
+            rig_submit(&r, &wishes[i].q, &out[i]);
+            i++;
+            left--;
+        }
+        if (n_others < OTHERS && rng_below(&x, 2)) {
+            infer_request q = {.prompt = prompt,
+                               .n_prompt = 1 + rng_below(&x, 70),
+                               .max_tokens = (int64_t)rng_below(&x, 50),
+                               .sampling = {.temperature = (float)rng_below(&x, 2),
+                                            .repetition_penalty = rng_below(&x, 2) ? 1.2f : 0,
+                                            .seed = x.x}};
+            for (int k = 0; k < 70; k++)
+                prompt[k] = (int32_t)rng_below(&x, 256);
+            rig_submit(&r, &q, &others[n_others]);
+            rest[n_others] = &others[n_others];
+            n_others++;
+        }
+        if (n_others && rng_below(&x, 3) == 0)
+            infer_engine_cancel(r.engine, others[rng_below(&x, n_others) & ~1u].id);
+        if (rng_below(&x, 3) == 0)
+            assert_int_equal(rig_poll(&r, 1), INFER_OK);
+    }
+    assert_int_equal(rig_collect(&r, list, CASES), INFER_OK);
+    assert_int_equal(rig_collect(&r, rest, OTHERS), INFER_OK);
+    rig_idle(&r);
+    *stats = rig_stats(&r);
+    free_all(others, OTHERS);
+    rig_close(&r);
+}
+
+/* `exact`: log-probabilities bit for bit, else ids only. */
+static void compare(const answer *want, const answer *got, int exact, const char *where)
+{
+    for (int i = 0; i < CASES; i++) {
+        uint32_t n = want[i].n < got[i].n ? want[i].n : got[i].n;
+        for (uint32_t k = 0; k < n; k++) {
+            if (want[i].ids[k] != got[i].ids[k])
+                fail_msg("%s: request %d, token %u: %d, alone %d", where, i, k, got[i].ids[k], want[i].ids[k]);
+            if (exact && memcmp(&want[i].logprobs[k], &got[i].logprobs[k], sizeof(float)))
+                fail_msg("%s: request %d, token %u: log-probability %.9g, alone %.9g", where, i, k,
+                         (double)got[i].logprobs[k], (double)want[i].logprobs[k]);
+        }
+        assert_int_equal(got[i].n, want[i].n);
+        assert_int_equal(got[i].finish, want[i].finish);
+        assert_string_equal(got[i].text, want[i].text);
+        assert_int_equal(got[i].n_top, want[i].n_top);
+        for (uint32_t k = 0; k < want[i].n_top; k++)
+            assert_int_equal(got[i].top[k].id, want[i].top[k].id);
+    }
+}
+
+/* Whether two answers differ somewhere: the requests must be able to tell. */
+static int differ(const answer *a, const answer *b)
+{
+    return a->n != b->n || memcmp(a->ids, b->ids, a->n * sizeof *a->ids) != 0;
+}
+
+typedef struct variant {
+    const char *name;
+    uint32_t parallel, batched, step_tokens, chunk, block, kv_tokens; /* kv_tokens 0: enough for all */
+    int crowded;
+} variant;
+
+static const variant variants[] = {
+    {"alone, chunk 1", 1, 64, 0, 1, 0, 0, 0},
+    {"alone, chunk 7", 1, 64, 0, 7, 0, 0, 0},
+    {"alone, chunk 64", 1, 64, 0, 64, 0, 0, 0},
+    {"alone, blocks of 8", 1, 64, 0, 0, 8, 0, 0},
+    {"16 at once", 16, 512, 0, 0, 0, 0, 1},
+    {"16 at once, chunk 1", 16, 512, 0, 1, 0, 0, 1},
+    {"16 at once, chunk 7, 20 rows a step", 16, 64, 20, 7, 0, 0, 1},
+    {"16 at once, chunk 64", 16, 64, 0, 64, 0, 0, 1},
+    {"16 at once, chunk 512", 16, 512, 0, 512, 0, 0, 1},
+    {"preempted", 16, 512, 0, 0, 8, 2 * CTX, 1},
+    {"preempted, chunk 7", 16, 48, 24, 7, 8, CTX + CTX / 2, 1},
+};
+
+/* Bytes of cache that hold so many tokens of a tiny model: all planes of both layers. */
+static uint64_t cache_bytes(const rig_options *o, uint32_t tokens)
+{
+    rig r;
+    rig_open(&r, o);
+    infer_memory_row rows[64];
+    uint64_t bytes = 0;
+    uint32_t n = infer_model_memory(r.model, rows, 64);
+    for (uint32_t i = 0; i < n; i++)
+        bytes += strcmp(rows[i].kind, "kv") ? 0 : rows[i].planned;
+    infer_engine_stats st = rig_stats(&r);
+    bytes = bytes / (st.blocks_total * st.block_size) * tokens;
+    rig_close(&r);
+    return bytes;
+}
+
+/* All variants on one set of devices against each request alone there; *first: those answers, for the caller. */
+static void check(rig_options base, const char *what, answer *alone)
+{
+    uint64_t preemptions = 0;
+    base.ctx = CTX;
+    base.batched = 512;
+    base.parallel = 1;
+    run_alone(&base, alone);
+    int same = 0;
+    for (int i = 1; i < CASES; i++)
+        same += !differ(&alone[i], &alone[i - 1]);
+    assert_int_equal(same, 0);
+    for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
+        const variant *v = &variants[i];
+        answer got[CASES];
+        infer_engine_stats stats = {0};
+        char where[128];
+        rig_options o = base;
+        o.parallel = v->parallel;
+        o.batched = v->batched;
+        o.step_tokens = v->step_tokens;
+        o.chunk = v->chunk;
+        o.block = v->block;
+        if (v->kv_tokens)
+            o.kv_memory = cache_bytes(&o, v->kv_tokens);
+        snprintf(where, sizeof where, "%s, %s", what, v->name);
+        if (v->crowded)
+            run_crowded(&o, got, &stats);
+        else
+            run_alone(&o, got);
+        if (v->kv_tokens) {
+            assert_true(stats.preemptions > 0);
+            preemptions += stats.preemptions;
+        }
+        compare(alone, got, 1, where);
+        free_all(got, CASES);
+    }
+    printf("%-40s %zu variants, %llu preemptions\n", what, sizeof variants / sizeof variants[0],
+           (unsigned long long)preemptions);
+}
+
+static void check_one(rig_options o, const char *what)
+{
+    answer alone[CASES];
+    check(o, what, alone);
+    free_all(alone, CASES);
+}
+
+static void test_ref(void **state)
+{
+    (void)state;
+    check_one((rig_options){.model = rig_golden("llama"), .devices = "ref0"}, "llama on ref0");
+    check_one((rig_options){.model = rig_golden("qwen3moe"), .devices = "ref0"}, "qwen3moe on ref0");
+}
+
+static void test_cpu(void **state)
+{
+    (void)state;
+    if (!rig_has("cpu0"))
+        skip();
+    check_one((rig_options){.model = rig_golden("llama"), .devices = "cpu0"}, "llama on cpu0");
+    check_one((rig_options){.model = rig_golden("qwen2"), .devices = "cpu0"}, "qwen2 on cpu0");
+    check_one((rig_options){.model = rig_golden("qwen3moe"), .devices = "cpu0"}, "qwen3moe on cpu0");
+}
+
+/* The quantised cache needs heads of whole blocks; quantised weights come with it. */
+static void test_cache_types(void **state)
+{
+    (void)state;
+    const char *model = rig_made("--tiny --vocab-size 264 --dim 64 --heads 2 --kv-heads 1 --head-dim 32 --ffn 96 "
+                                 "--layers 2 --ctx 256 --type q4_0 --seed 3");
+    check_one((rig_options){.model = model, .devices = "ref0", .cache_type = "q8_0"}, "q8_0 cache on ref0");
+    check_one((rig_options){.model = model, .devices = "ref0", .cache_type = "q4_0"}, "q4_0 cache on ref0");
+    if (rig_has("cpu0")) {
+        check_one((rig_options){.model = model, .devices = "cpu0", .cache_type = "q8_0"}, "q8_0 cache on cpu0");
+        check_one((rig_options){.model = model, .devices = "cpu0", .cache_type = "f8_e4m3"}, "f8_e4m3 cache on cpu0");
+    }
+}
+
+/* A layer a device. The same arithmetic on both: bit for bit what one of them gives. */
+static void test_split(void **state)
+{
+    (void)state;
+    static const char *const native[] = {"sim.native_timelines=1", NULL};
+    static const char *const refuses[] = {"sim.deny_ops=rms_norm,glu,add_rms_norm", NULL};
+    static const char *const no_cache[] = {"sim.deny_ops=attn_paged", NULL};
+    static const char *const odd[] = {"sim.block_multiple=24", "sim.epilogues=0", NULL};
+    const struct {
+        const char *what, *devices;
+        const char *const *settings;
+    } rows[] = {
+        {"ref0,sim0", "ref0,sim0", NULL},
+        {"sim0,ref0, native timelines", "sim0,ref0", native},
+        {"ref0,sim0, ops refused", "ref0,sim0", refuses},
+        {"ref0,sim0, attention refused", "ref0,sim0", no_cache},
+    };
+    answer one[CASES], two[CASES];
+    rig_options o = {.model = rig_golden("llama"), .devices = "ref0", .ctx = CTX, .batched = 512, .parallel = 1};
+    run_alone(&o, one);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        o.devices = rows[i].devices;
+        o.split = "1,1";
+        o.settings = rows[i].settings;
+        check(o, rows[i].what, two);
+        compare(one, two, 1, rows[i].what);
+        free_all(two, CASES);
+    }
+    /* blocks of 24 only: other variants ask for 8 */
+    o.devices = "ref0,sim0";
+    o.settings = odd;
+    run_alone(&o, two);
+    compare(one, two, 1, "blocks of 24");
+    free_all(two, CASES);
+    free_all(one, CASES);
+}
+
+/* Two kinds of arithmetic: the ids are those of either alone. */
+static void test_split_cpu(void **state)
+{
+    (void)state;
+    if (!rig_has("cpu0"))
+        skip();
+    answer cpu[CASES], both[CASES];
+    rig_options o = {.model = rig_golden("llama"), .devices = "cpu0", .ctx = CTX, .batched = 512, .parallel = 1};
+    run_alone(&o, cpu);
+    o.devices = "cpu0,sim0";
+    o.split = "1,1";
+    check(o, "cpu0,sim0", both);
+    compare(cpu, both, 0, "cpu0,sim0 against cpu0");
+    free_all(both, CASES);
+    o.cache_type = "f32";
+    check(o, "cpu0,sim0, f32 cache", both);
+    free_all(both, CASES);
+    free_all(cpu, CASES);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ref),   cmocka_unit_test(test_cpu),       cmocka_unit_test(test_cache_types),
+        cmocka_unit_test(test_split), cmocka_unit_test(test_split_cpu),
+    };
+    rig_watchdog(600);
+    make_wishes();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
