@@ -1,6 +1,7 @@
 /* The rig of rig.h. SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
+#include <dlfcn.h>
 #include <ftw.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include "e2e/rig.h"
+#include "plugins/fault/fault.h"
 
 const char *rig_golden(const char *name)
 {
@@ -135,12 +137,30 @@ void rig_submit(rig *r, infer_request *q, answer *a)
     assert_int_equal(e.status, 0);
 }
 
+/* Whether n bytes are whole characters of UTF-8. */
+static int is_utf8(const char *p, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        unsigned char c = (unsigned char)p[i];
+        size_t len = c < 0x80 ? 1 : c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC2 ? 2 : 0;
+        if (!len || len > n - i)
+            return 0;
+        for (size_t k = 1; k < len; k++)
+            if (((unsigned char)p[i + k] & 0xC0) != 0x80)
+                return 0;
+        i += len;
+    }
+    return 1;
+}
+
 /* A token after the end, an end that was told twice, figures that disagree: all fail the test. */
 static void take(const infer_event *e)
 {
     answer *a = e->user;
     assert_int_equal(a->done, 0);
     assert_int_equal(e->id, a->id);
+    if (!is_utf8(e->text, e->n_text))
+        fail_msg("text of %u bytes that is no UTF-8", (unsigned)e->n_text);
     a->text = realloc(a->text, a->n_text + e->n_text + 1);
     if (e->n_text)
         memcpy(a->text + a->n_text, e->text, e->n_text);
@@ -228,6 +248,35 @@ void rig_idle(rig *r)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     fail_msg("the engine does not come to rest");
+}
+
+static const char *module_path(const char *folder_name, const char *backend, char *out, size_t cap)
+{
+    const char *build = getenv("INFER_BUILDDIR");
+    snprintf(out, cap, "%s/%s/infer-%s.so", build ? build : ".", folder_name, backend);
+    return out;
+}
+
+const struct infer_fault_api *rig_fault(void)
+{
+    char path[512];
+    const infer_fault_api *(*control)(void) = NULL;
+    void *h = dlopen(module_path("tests/plugins/.libs", "fault", path, sizeof path), RTLD_NOW | RTLD_LOCAL);
+    void *symbol = h ? dlsym(h, "infer_fault_control") : NULL;
+    if (!symbol)
+        fail_msg("%s", dlerror());
+    memcpy(&control, &symbol, sizeof control);
+    control()->reset();
+    return control();
+}
+
+const char *rig_wrap(const char *backend)
+{
+    static char text[600];
+    char path[512];
+    snprintf(text, sizeof text, "fault.wrap=%s",
+             module_path(strcmp(backend, "sim") ? ".libs" : "tests/plugins/.libs", backend, path, sizeof path));
+    return text;
 }
 
 static void hang(int sig)

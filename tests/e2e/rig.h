@@ -64,6 +64,12 @@ infer_engine_stats rig_stats(const rig *r);
 /* Waits until the engine has nothing to do and its blocks are free; fails when that takes too long. */
 void rig_idle(rig *r);
 
+/* The control table of the module that decorates devices (tests/plugins/fault), reset; and settings that make it
+ * decorate the backend of a name. */
+struct infer_fault_api;
+const struct infer_fault_api *rig_fault(void);
+const char *rig_wrap(const char *backend);
+
 /* The rest of the process must be over by then: prints where it hangs and ends it. */
 void rig_watchdog(unsigned seconds);
 
