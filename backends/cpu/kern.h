@@ -66,6 +66,9 @@ typedef struct kern_table {
     float (*max)(const float *x, int64_t n);                       /* -INFINITY for n = 0; NaNs are passed over */
     /* x = exp(x * scale - shift) in place; returns the sum in a fixed order. */
     float (*exp_sum)(float *x, float scale, float shift, int64_t n);
+    /* Sum of exp((x - most) / t), and that in place; -INFINITY gives 0. In double, to about 1e-15. */
+    double (*exp_total)(const double *x, double most, double t, int64_t n);
+    void (*exp_all)(double *x, double most, double t, int64_t n);
     /* o[i][0..dv) += sum over keys t < n, in order, of p[i * ldp + t] * v[t * ldv ..]; i < rows. An element's result
      * does not depend on the other rows. */
     void (*weighted)(const float *p, int64_t ldp, int64_t rows, const float *v, int64_t ldv, int64_t n, float *o,

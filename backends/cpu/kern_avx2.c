@@ -366,6 +366,48 @@ static float exp_sum(float *x, float s, float shift, int64_t n)
     return _mm_cvtss_f32(kern_avx2_reduce(total, total, total, total));
 }
 
+/* exp(x) for x <= 0 in double: as exp8, with the rational form of Cephes' exp. */
+INLINE __m256d exp4(__m256d x)
+{
+    x = _mm256_max_pd(_mm256_set1_pd(-746), x); /* the second operand where NaN */
+    __m256d n = _mm256_round_pd(_mm256_mul_pd(x, _mm256_set1_pd(1.4426950408889634074)),
+                                _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m256d r = _mm256_fnmadd_pd(n, _mm256_set1_pd(6.93145751953125e-1), x);
+    r = _mm256_fnmadd_pd(n, _mm256_set1_pd(1.42860682030941723212e-6), r);
+    __m256d rr = _mm256_mul_pd(r, r), p = _mm256_set1_pd(1.26177193074810590878e-4);
+    p = _mm256_fmadd_pd(p, rr, _mm256_set1_pd(3.02994407707441961300e-2));
+    p = _mm256_mul_pd(_mm256_fmadd_pd(p, rr, _mm256_set1_pd(1)), r);
+    __m256d q = _mm256_set1_pd(3.00198505138664455042e-6);
+    q = _mm256_fmadd_pd(q, rr, _mm256_set1_pd(2.52448340349684104192e-3));
+    q = _mm256_fmadd_pd(q, rr, _mm256_set1_pd(2.27265548208155028766e-1));
+    q = _mm256_fmadd_pd(q, rr, _mm256_set1_pd(2));
+    __m256d y = _mm256_div_pd(p, _mm256_sub_pd(q, p));
+    y = _mm256_fmadd_pd(y, _mm256_set1_pd(2), _mm256_set1_pd(1));
+    __m128i e = _mm256_cvtpd_epi32(n), half = _mm_srai_epi32(e, 1), rest = _mm_sub_epi32(e, half);
+    const __m256i bias = _mm256_set1_epi64x(1023);
+    __m256i a = _mm256_slli_epi64(_mm256_add_epi64(_mm256_cvtepi32_epi64(half), bias), 52);
+    __m256i b = _mm256_slli_epi64(_mm256_add_epi64(_mm256_cvtepi32_epi64(rest), bias), 52);
+    return _mm256_mul_pd(_mm256_mul_pd(y, _mm256_castsi256_pd(a)), _mm256_castsi256_pd(b));
+}
+
+static double exp_total(const double *x, double most, double t, int64_t n)
+{
+    __m256d sum = _mm256_setzero_pd(), m = _mm256_set1_pd(most), tv = _mm256_set1_pd(t);
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        sum = _mm256_add_pd(sum, exp4(_mm256_div_pd(_mm256_sub_pd(_mm256_loadu_pd(x + i), m), tv)));
+    return sum_pd(sum, _mm256_setzero_pd()) + kern_generic_table.exp_total(x + i, most, t, n - i);
+}
+
+static void exp_all(double *x, double most, double t, int64_t n)
+{
+    __m256d m = _mm256_set1_pd(most), tv = _mm256_set1_pd(t);
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        _mm256_storeu_pd(x + i, exp4(_mm256_div_pd(_mm256_sub_pd(_mm256_loadu_pd(x + i), m), tv)));
+    kern_generic_table.exp_all(x + i, most, t, n - i);
+}
+
 static const kern_table table = {
     .isa = "avx2",
     .simd_bytes = 32,
@@ -381,6 +423,8 @@ static const kern_table table = {
     .sum_squares = sum_squares,
     .max = max,
     .exp_sum = exp_sum,
+    .exp_total = exp_total,
+    .exp_all = exp_all,
     .weighted = weighted,
     .rotate = rotate,
 };

@@ -197,6 +197,20 @@ static float exp_sum(float *x, float s, float shift, int64_t n)
     return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
 
+static double exp_total(const double *x, double most, double t, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += exp((x[i] - most) / t);
+    return sum;
+}
+
+static void exp_all(double *x, double most, double t, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = exp((x[i] - most) / t);
+}
+
 static void weighted(const float *p, int64_t ldp, int64_t rows, const float *v, int64_t ldv, int64_t n, float *o,
                      int64_t ldo, int64_t dv)
 {
@@ -235,6 +249,8 @@ const kern_table kern_generic_table = {
     .sum_squares = sum_squares,
     .max = max,
     .exp_sum = exp_sum,
+    .exp_total = exp_total,
+    .exp_all = exp_all,
     .weighted = weighted,
     .rotate = rotate,
 };

@@ -317,8 +317,7 @@ void cpu_query_argmax(const infer_device *dev, const infer_op_desc *op, infer_op
     }
 }
 
-/* ---- IDS_SELECT, STATE_COPY
- * ------------------------------------------------------------------------------------ */
+/* ---- IDS_SELECT, STATE_COPY ------------------------------------------------------------------------------------- */
 
 infer_status cpu_run_ids_select(cpu_call *c)
 {

@@ -185,46 +185,98 @@ static double log_sum(const sample_ctx *x, const row *r, double most)
 
 /* ---- Draw ------------------------------------------------------------------------------------------------------ */
 
-/* Draws among the `have` ids that can be chosen. The walk goes down the ordered candidates as far as it must, and asks
- * for more of them as it goes. */
-static int32_t draw(const row *r, int64_t have, double most)
+/* The first candidate in order at which the running weight is above `limit`, or reaches it where `reach` is set; the
+ * last one where none does. weight[id] of each. Moves all that stand before it to its left (selection by weight instead
+ * of by count), and gives its index. */
+static int64_t crossing(candidate *c, int64_t n, const double *weight, double limit, int reach)
+{
+    int64_t lo = 0, hi = n - 1;
+    double left = 0; /* weight of what is known to stand before lo */
+    while (lo < hi) {
+        candidate pivot = c[lo + (hi - lo) / 2];
+        int64_t i = lo, j = hi;
+        double sum = left;
+        while (i <= j) {
+            while (before(&c[i], &pivot))
+                i++;
+            while (before(&pivot, &c[j]))
+                j--;
+            if (i <= j)
+                swap(&c[i++], &c[j--]);
+        }
+        for (int64_t k = lo; k <= j; k++)
+            sum += weight[c[k].id];
+        if (reach ? sum >= limit : sum > limit) {
+            hi = j;
+            continue;
+        }
+        if (i - j == 2) { /* the pivot stands alone between the two sides */
+            double with = sum + weight[c[j + 1].id];
+            if (reach ? with >= limit : with > limit)
+                return j + 1;
+            sum = with;
+        }
+        left = sum;
+        lo = i;
+    }
+    return lo < n ? lo : n - 1;
+}
+
+/* The draw when the ordered candidates at hand do not suffice: all of them with their weights, which take the place of
+ * the logits. */
+static candidate draw_among_all(const sample_ctx *x, const row *r, double most, double total)
 {
     const infer_sample_row *p = &r->p;
-    double t = (double)p->temperature, total = 0, sum = 0;
+    candidate *c = r->choice;
+    int64_t n = 0, likely = 0;
+    double sum = 0;
+    for (int64_t i = 0; i < r->n; i++)
+        if (r->z[i] != -INFINITY)
+            c[n++] = (candidate){r->z[i], i};
+    x->c->k->exp_all(r->z, most, (double)p->temperature, r->n);
+    for (int64_t i = 0; i < n; i++) /* the largest weight is exp(0) = 1 */
+        if (r->z[c[i].id] >= (double)p->min_p)
+            c[likely++] = c[i];
+    n = likely;
+    if (p->top_p < 1)
+        n = crossing(c, n, r->z, (double)p->top_p * total, 1) + 1;
+    for (int64_t i = 0; i < n; i++)
+        sum += r->z[c[i].id];
+    return c[crossing(c, n, r->z, (double)infer_sample_uniform(p->seed, p->position) * sum, 0)];
+}
+
+/* Draws among the `have` ids that can be chosen. */
+static candidate draw(const sample_ctx *x, const row *r, int64_t have, double most)
+{
+    const infer_sample_row *p = &r->p;
+    double t = (double)p->temperature, total = 0, sum = 0, run = 0, weight[FIRST_GUESS];
+    double uniform = (double)infer_sample_uniform(p->seed, p->position);
     int cut = p->top_p<1, by_k = p->top_k> 0 && p->top_k < have, all = !cut && !(p->min_p > 0) && !by_k;
-    int64_t last = by_k ? p->top_k : have, ready = first_candidates(r, by_k ? last : FIRST_GUESS), kept = 0;
-    if (by_k)
-        for (int64_t i = 0; i < ready; i++)
-            total += exp((r->choice[i].z - most) / t);
-    else if (cut || all)
-        for (int64_t i = 0; i < r->n; i++)
-            total += r->z[i] == -INFINITY ? 0 : exp((r->z[i] - most) / t);
-    double uniform = (double)infer_sample_uniform(p->seed, p->position), target = uniform * total, run = 0;
-    if (!all) {
-        double first = 0;
-        for (; kept < last; kept++) {
-            if (kept == ready)
-                ready = first_candidates(r, ready * 8 < last ? ready * 8 : last);
-            double e = exp((r->choice[kept].z - most) / t);
-            first = kept ? first : e;
-            if (kept && ((cut && sum >= (double)p->top_p * total) || e < (double)p->min_p * first))
-                break;
-            sum += e;
-        }
-        target = uniform * sum;
-        last = kept;
+    int64_t ready = first_candidates(r, by_k ? p->top_k : FIRST_GUESS), kept = 0, i = 0;
+    double *e = ready <= FIRST_GUESS ? weight : r->z; /* of the ordered ones; as many as that need no logits after */
+    for (i = 0; i < ready; i++) {
+        e[i] = exp((r->choice[i].z - most) / t);
+        total += e[i];
     }
-    int64_t i = 0;
-    for (; i < last - 1; i++) {
-        if (i == ready)
-            ready = first_candidates(r, ready * 8 < last ? ready * 8 : last);
-        run += exp((r->choice[i].z - most) / t);
-        if (run > target)
+    if (ready < have && !by_k && (cut || all))
+        total = x->c->k->exp_total(r->z, most, t, r->n);
+    for (; !all && kept < ready; kept++) {
+        if (kept && ((cut && sum >= (double)p->top_p * total) || e[kept] < (double)p->min_p * e[0]))
             break;
+        sum += e[kept];
     }
-    if (i >= ready)
-        first_candidates(r, last);
-    return (int32_t)r->choice[i].id;
+    if (!all && kept == ready && ready < have && !by_k) /* more are kept than are ordered */
+        return draw_among_all(x, r, most, total);
+    if (all) {
+        kept = ready;
+        sum = total;
+    }
+    for (i = 0; i < kept; i++) {
+        run += e[i];
+        if (run > uniform * sum)
+            return r->choice[i];
+    }
+    return all && ready < have ? draw_among_all(x, r, most, total) : r->choice[kept - 1];
 }
 
 /* ---- Rows ------------------------------------------------------------------------------------------------------ */
@@ -292,10 +344,11 @@ static void choose(const sample_ctx *x, row *r, int64_t i)
         ((int32_t *)(void *)cpu_row(top_ids, i))[t] = t < listed ? (int32_t)r->choice[t].id : -1;
         put_float(c, top_lps, cpu_row(top_lps, i), t, t < listed ? r->choice[t].z - most - lse : (double)NAN);
     }
-    *id = -1;
+    candidate chosen = {NAN, -1};
     if (have)
-        *id = r->p.temperature > 0 ? draw(r, have, most) : (int32_t)r->choice[0].id;
-    put_float(c, lp_view, lp_view->p, i, have ? r->z[*id] - most - lse : (double)NAN);
+        chosen = r->p.temperature > 0 ? draw(x, r, have, most) : r->choice[0];
+    *id = (int32_t)chosen.id;
+    put_float(c, lp_view, lp_view->p, i, chosen.z - most - lse);
 }
 
 static void sample_row(const sample_ctx *x, int64_t i, uint32_t worker)

@@ -181,6 +181,14 @@ static void test_vectors(void **state)
             for (int i = 0; i < n; i++)
                 assert_true(fabsf(z[i] - ((x[i] - 0.25f) * 2 * (y[i] + 1) + x[i])) < 1e-5f * (1 + fabsf(x[i])));
         }
+        double far[7] = {0, -1, -30.5, -700, -745, -INFINITY, -0.001}, copy[7], exact = 0;
+        memcpy(copy, far, sizeof far);
+        k->exp_all(copy, 0, 0.5, 7);
+        for (int i = 0; i < 7; i++) {
+            exact += exp(far[i] / 0.5);
+            assert_true(fabs(copy[i] - exp(far[i] / 0.5)) <= 1e-15 * exp(far[i] / 0.5) + 1e-320);
+        }
+        assert_true(fabs(k->exp_total(far, 0, 0.5, 7) - exact) <= 1e-15 * exact);
         float odd[8] = {INFINITY, -INFINITY, NAN, 1, 0, -1, 100, -200};
         k->exp_sum(odd, 1, 0, 8);
         assert_true(odd[0] == INFINITY && odd[1] == 0 && isnan(odd[2]) && odd[4] == 1 && odd[6] == INFINITY &&

@@ -93,6 +93,73 @@ static void run_all(const char *isa, const char *threads)
     fixture_close(&f);
 }
 
+/* Draws from vocabularies too large and too flat for the first guess at how many candidates must be ordered: the same
+ * ids as the reference's. */
+static void draws(const char *isa)
+{
+    enum { N = 240, V = 3001 };
+    static const float temperatures[] = {0.3f, 1, 2.5f}, top_p[] = {1, 0.2f, 0.9f, 0.999f, 0},
+                       min_p[] = {0, 0.01f, 0.6f};
+    static const int32_t top_k[] = {0, 1, 40, 700};
+    static float logits[N * V], lp[N], want_lp[N];
+    static int32_t ids[N], want[N];
+    static infer_sample_row p[N];
+    fixture f;
+    if (!fixture_open(&f, isa, "2"))
+        return;
+    f.host.op_check = check;
+    fill_noise(logits, (size_t)N * V, 77);
+    for (int i = 0; i < N; i++) {
+        p[i] = (infer_sample_row){.temperature = temperatures[i % 3],
+                                  .top_p = top_p[i % 5],
+                                  .min_p = min_p[i / 15 % 3],
+                                  .top_k = top_k[i / 45 % 4],
+                                  .repetition_penalty = 1,
+                                  .counts_row = -1,
+                                  .seed = 5,
+                                  .position = (uint64_t)i};
+        for (int j = 0; j < V; j++) { /* flat rows, steep ones, and ties */
+            float *z = &logits[i * V + j];
+            *z = i % 4 == 0 ? *z : i % 4 == 1 ? *z * 8 : i % 4 == 2 ? (float)(int)(*z * 3) : *z * *z * *z * 30;
+        }
+    }
+    const infer_attrs_sample a = {.struct_size = sizeof a};
+    const operand o[7] = {tensor(INFER_FMT_F32, logits, 2, N, V, 1, 1),
+                          tensor(INFER_FMT_U8, p, 2, N, sizeof p[0], 1, 1),
+                          absent(),
+                          absent(),
+                          absent(),
+                          tensor(INFER_FMT_I32, ids, 1, N, 1, 1, 1),
+                          tensor(INFER_FMT_F32, lp, 1, N, 1, 1, 1)};
+    run_op(&f, INFER_OP_SAMPLE, &a, sizeof a, o, 5, 2, -1);
+    infer_tensor_desc tensors[7];
+    for (int i = 0; i < 7; i++)
+        tensors[i] = o[i].desc;
+    const infer_op_desc op = {.struct_size = sizeof op,
+                              .op = INFER_OP_SAMPLE,
+                              .rows_from = INFER_ROWS_STATIC,
+                              .n_in = 5,
+                              .n_out = 2,
+                              .tensor_size = sizeof tensors[0],
+                              .attrs_size = sizeof a,
+                              .tensors = tensors,
+                              .attrs = &a};
+    void *data[7] = {logits, p, NULL, NULL, NULL, want, want_lp};
+    assert_int_equal(infer_op_ref(&op, data, NULL), INFER_OK);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(ids[i], want[i]);
+        assert_true(lp[i] - want_lp[i] < 1e-5f && want_lp[i] - lp[i] < 1e-5f);
+    }
+    fixture_close(&f);
+}
+
+static void test_draws(void **state)
+{
+    (void)state;
+    draws("generic");
+    draws("avx2");
+}
+
 static void test_generic(void **state)
 {
     (void)state;
@@ -109,6 +176,7 @@ static void test_avx2(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_generic), cmocka_unit_test(test_avx2)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_generic), cmocka_unit_test(test_avx2),
+                                       cmocka_unit_test(test_draws)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
