@@ -665,6 +665,7 @@ static void open_failing(rig *r, const char *devices, uint32_t parallel, uint32_
     const char *settings[] = {rig_wrap("sim"), NULL};
     rig_options o = options();
     o.devices = devices;
+    o.split = strchr(devices, ',') ? "1,1" : NULL;
     o.settings = settings;
     o.parallel = parallel;
     rig_open(r, &o);
