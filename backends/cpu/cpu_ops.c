@@ -44,6 +44,7 @@ static const op_row table[INFER_OP_COUNT] = {
     OP(STATE_COPY, state_copy, 1),
     OP(SAMPLE, sample, 0),
     OP(IDS_SELECT, ids_select, 0),
+    OP(ROWS_SELECT, rows_select, 0),
     OP(LORA_SHRINK, lora, 0),
     OP(LORA_EXPAND_ADD, lora, 0),
 };

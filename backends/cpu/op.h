@@ -141,6 +141,7 @@ CPU_OP(elementwise); /* add, mul, scale, glu, act */
 CPU_OP(softmax);
 CPU_OP(argmax);
 CPU_OP(ids_select);
+CPU_OP(rows_select);
 CPU_OP(state_copy);
 CPU_OP(norm); /* rms, layer, add + rms */
 CPU_OP(matmul);

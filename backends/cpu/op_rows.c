@@ -155,6 +155,38 @@ void cpu_query_concat_rows(const infer_device *dev, const infer_op_desc *op, inf
     (void)a;
 }
 
+static void select_piece(void *ctx, int64_t first, int64_t end, uint32_t worker)
+{
+    const cpu_call *c = ctx;
+    const cpu_view *yv = cpu_out(c, 0), *bv = cpu_in(c, 2);
+    const int32_t *from = (const int32_t *)(const void *)cpu_in(c, 1)->p;
+    static const float zeros[CPU_SEGMENT];
+    (void)worker;
+    for (int64_t r = first; r < end; r++) {
+        const cpu_view *xv = from[r] < 0 ? cpu_in(c, 0) : bv;
+        int64_t row = from[r] < 0 ? r : from[r];
+        for (int64_t at = 0; at < yv->width; at += CPU_SEGMENT) {
+            float buf[CPU_SEGMENT];
+            int64_t n = least(CPU_SEGMENT, yv->width - at);
+            const float *x = row < xv->shape[0] ? cpu_load(c, xv, cpu_row(xv, row), at, n, buf) : zeros;
+            cpu_store(c, yv, cpu_row(yv, r), at, n, x);
+        }
+    }
+}
+
+infer_status cpu_run_rows_select(cpu_call *c)
+{
+    cpu_split(c->dev, c->rows, cpu_out(c, 0)->width, select_piece, c);
+    return INFER_OK;
+}
+
+void cpu_query_rows_select(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
+{
+    (void)dev;
+    (void)op;
+    (void)a;
+}
+
 /* ---- ADD, MUL, SCALE, GLU, ACT --------------------------------------------------------------------------------- */
 
 typedef struct element_ctx {

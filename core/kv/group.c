@@ -25,11 +25,16 @@ infer_status infer_kv_block_bytes(const infer_kv_spec *spec, uint32_t block_size
 }
 
 infer_status infer_kv_layout_make(const infer_kv_spec *spec, uint32_t block_size, uint64_t n_blocks, uint32_t align,
-                                  infer_kv_layout *out)
+                                  const uint64_t block_bytes[4], infer_kv_layout *out)
 {
     infer_kv_layout l = {.spec = *spec, .block_size = block_size, .n_blocks = n_blocks};
     uint64_t block[4] = {0}, total;
-    INFER_TRY(infer_kv_block_bytes(spec, block_size, block, &total));
+    if (spec->n_planes > 4)
+        return INFER_E_INVALID;
+    if (block_bytes)
+        memcpy(block, block_bytes, sizeof block);
+    else
+        INFER_TRY(infer_kv_block_bytes(spec, block_size, block, &total));
     for (uint32_t i = 0; i < spec->n_planes; i++) {
         l.plane_offset[i] = l.layer_bytes;
         if (!infer_mul_u64(block[i], n_blocks, &l.plane_bytes[i]) ||

@@ -68,8 +68,9 @@ typedef struct infer_kv_layout {
 
 /* Bytes of one block of one layer, all planes, at a block size (canonical layout). */
 infer_status infer_kv_block_bytes(const infer_kv_spec *spec, uint32_t block_size, uint64_t planes[4], uint64_t *total);
+/* block_bytes: of a block of each plane, as the device's kv_query has it; NULL: the canonical layout's. */
 infer_status infer_kv_layout_make(const infer_kv_spec *spec, uint32_t block_size, uint64_t n_blocks, uint32_t align,
-                                  infer_kv_layout *out);
+                                  const uint64_t block_bytes[4], infer_kv_layout *out);
 /* Offset and size of a plane of a layer (absolute layer number, within spec's range). */
 void infer_kv_layout_plane(const infer_kv_layout *l, uint32_t layer, uint32_t plane, uint64_t *offset, uint64_t *bytes);
 

@@ -86,7 +86,8 @@ typedef struct infer_decoder_options {
     uint32_t block_size;
     uint64_t n_blocks;
     infer_format k_format, v_format;
-    uint32_t n_top; /* log-probabilities a row, 0: none */
+    const uint32_t *kv_layout; /* of each layer's planes; NULL: canonical */
+    uint32_t n_top;            /* log-probabilities a row, 0: none */
 } infer_decoder_options;
 
 /* The values that the engine reads back. */

@@ -154,6 +154,7 @@ static infer_val kv_plane(builder *b, uint32_t plane, infer_format f, uint32_t w
 {
     infer_tensor_desc d =
         infer_tensor_make(f, 4, (int64_t)b->opt->n_blocks, b->hp->n_kv_heads, b->opt->block_size, width);
+    d.layout = b->opt->kv_layout ? b->opt->kv_layout[b->layer] : INFER_LAYOUT_CANONICAL;
     return infer_graph_value(b->g, INFER_VAL_KV, (uint64_t)b->layer * INFER_GRAPH_PLANES + plane, &d, INFER_ROWS_STATIC,
                              1, plane ? "v_pool" : "k_pool");
 }
@@ -181,6 +182,7 @@ static infer_val attention(builder *b, infer_val x)
         .scale = (float)(1.0 / sqrt((double)hp->head_k)),
         .n_heads = hp->n_heads,
         .kv = {.struct_size = sizeof a.kv,
+               .layout = b->opt->kv_layout ? b->opt->kv_layout[b->layer] : INFER_LAYOUT_CANONICAL,
                .k_format = b->opt->k_format,
                .v_format = b->opt->v_format,
                .n_kv_heads = hp->n_kv_heads,

@@ -17,15 +17,18 @@ static infer_status import_part(infer_model *m, int32_t dev, uint32_t part, infe
     infer_gguf_part_bytes(m->plan->file->gguf, part, &p, &n);
     infer_hal_dev *d = m->plan->devs[dev].dev;
     infer_status s = infer_hal_buf_import(d, (void *)(uintptr_t)p, n, INFER_LEDGER_WEIGHTS, b, err);
-    return s == INFER_OK ? s : infer_hal_fail(d, s, err, "binding the model file in place");
+    if (s == INFER_E_UNSUPPORTED) /* it comes without a text */
+        return infer_error_set(err, s, "binding the model file in place on %s: the device does not take it",
+                               infer_hal_dev_id(d));
+    return s == INFER_OK ? s : infer_error_prefix(err, s, "binding the model file in place");
 }
 
 static infer_status load_packed(infer_model *m, const infer_weight_inst *x, infer_error *err)
 {
     infer_plan *p = m->plan;
     const infer_weight_src *w = &p->file->weights.p[x->ref];
-    infer_weight_desc d = {.struct_size = sizeof d, .quant = {.format = w->format}, .rank = w->rank, .use = x->use};
-    memcpy(d.shape, w->shape, sizeof d.shape);
+    infer_weight_desc d;
+    infer_plan_weight_source(p, x, &d);
     const void *planes[3] = {w->tensor ? (const void *)w->tensor->data : w->data, NULL, NULL};
     uint64_t bytes[3] = {w->tensor ? w->tensor->bytes : (uint64_t)w->shape[0] * sizeof(float), 0, 0};
     infer_range dst = {m->packed[x->dev].h, x->offset, x->plan.packed_bytes};
@@ -33,15 +36,37 @@ static infer_status load_packed(infer_model *m, const infer_weight_inst *x, infe
     return s == INFER_OK ? s : infer_error_prefix(err, s, "load %s", w->name);
 }
 
-/* Whether an earlier instance already put this image there. */
-static int is_repeat(const infer_plan *p, uint32_t i)
+infer_status infer_model_alloc(infer_model *m, uint32_t dev, uint64_t bytes, infer_ledger_kind kind, infer_hal_buf *out,
+                               infer_error *err)
 {
-    const infer_weight_inst *x = &p->insts[i];
-    for (uint32_t j = 0; j < i; j++)
-        if (p->insts[j].dev == x->dev && p->insts[j].ref == x->ref && !p->insts[j].in_place &&
-            p->insts[j].offset == x->offset)
-            return 1;
-    return 0;
+    if (!bytes)
+        return INFER_OK;
+    INFER_TRY(infer_hal_buf_alloc(m->plan->devs[dev].dev, bytes, kind, out, err));
+    atomic_fetch_add(&m->booked[dev][kind], out->size);
+    return INFER_OK;
+}
+
+void infer_model_free(infer_model *m, uint32_t dev, infer_hal_buf *b)
+{
+    if (b->h)
+        atomic_fetch_sub(&m->booked[dev][b->kind], b->size);
+    infer_hal_buf_free(b);
+}
+
+/* The copied tensors need not stay resident in the mapping, but for those that some device reads in place. */
+static void drop_sources(infer_plan *p)
+{
+    for (uint32_t i = 0; i < p->file->weights.n; i++) {
+        int copied = 0, read = 0;
+        for (uint32_t d = 0; d < p->n_devs; d++) {
+            for (int32_t k = p->inst_of[(size_t)d * p->file->weights.n + i]; k >= 0; k = p->insts[k].next) {
+                copied |= p->insts[k].used && !p->insts[k].in_place;
+                read |= p->insts[k].used && p->insts[k].in_place;
+            }
+        }
+        if (copied && !read && p->file->weights.p[i].tensor)
+            infer_gguf_tensor_drop(p->file->gguf, p->file->weights.p[i].tensor);
+    }
 }
 
 infer_status infer_model_load(infer_plan *p, void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
@@ -54,31 +79,24 @@ infer_status infer_model_load(infer_plan *p, void (*progress)(void *user, uint64
         return infer_error_set(err, INFER_E_NO_MEMORY, "load: no host memory");
     m->plan = p;
     for (uint32_t i = 0; i < p->n_devs; i++) {
-        total += p->devs[i].ledger[INFER_LEDGER_WEIGHTS];
-        if (p->devs[i].ledger[INFER_LEDGER_WEIGHTS] &&
-            (s = infer_hal_buf_alloc(p->devs[i].dev, p->devs[i].ledger[INFER_LEDGER_WEIGHTS], INFER_LEDGER_WEIGHTS,
-                                     &m->packed[i], err)) != INFER_OK)
+        if ((s = infer_model_alloc(m, i, p->devs[i].ledger[INFER_LEDGER_WEIGHTS], INFER_LEDGER_WEIGHTS, &m->packed[i],
+                                   err)) != INFER_OK)
             goto fail;
     }
+    for (uint32_t i = 0; i < p->n_insts; i++)
+        if (p->insts[i].used && p->insts[i].shares < 0 && !p->insts[i].in_place)
+            total += p->insts[i].plan.packed_bytes;
     for (uint32_t i = 0; i < p->n_insts; i++) {
         const infer_weight_inst *x = &p->insts[i];
-        if (x->in_place)
-            s = import_part(m, x->dev, x->part, err);
-        else if (!is_repeat(p, i))
-            s = load_packed(m, x, err);
+        if (!x->used || x->shares >= 0)
+            continue;
+        s = x->in_place ? import_part(m, x->dev, x->part, err) : load_packed(m, x, err);
         if (s != INFER_OK)
             goto fail;
         if (!x->in_place && progress)
             progress(user, done += x->plan.packed_bytes, total);
     }
-    /* What was copied need not stay resident in the mapping, unless some device reads it in place. */
-    for (uint32_t i = 0; i < p->n_insts; i++) {
-        int read_in_place = p->insts[i].in_place || !p->file->weights.p[p->insts[i].ref].tensor;
-        for (uint32_t j = 0; j < p->n_insts && !read_in_place; j++)
-            read_in_place = p->insts[j].in_place && p->insts[j].ref == p->insts[i].ref;
-        if (!read_in_place)
-            infer_gguf_tensor_drop(p->file->gguf, p->file->weights.p[p->insts[i].ref].tensor);
-    }
+    drop_sources(p);
     *out = m;
     return INFER_OK;
 fail:
@@ -91,7 +109,7 @@ void infer_model_destroy(infer_model *m)
     if (!m)
         return;
     for (uint32_t i = 0; i < m->plan->n_devs; i++) {
-        infer_hal_buf_free(&m->packed[i]);
+        infer_model_free(m, i, &m->packed[i]);
         for (uint32_t j = 0; j < INFER_MODEL_MAX_PARTS; j++)
             infer_hal_buf_free(&m->parts[i][j]);
     }
@@ -111,7 +129,7 @@ uint32_t infer_model_memory(const infer_model *m, infer_memory_row *rows, uint32
         for (infer_ledger_kind k = 0; k < INFER_LEDGER_KINDS; k++, n++) {
             if (n >= cap)
                 continue;
-            rows[n] = (infer_memory_row){.planned = d->ledger[k], .booked = infer_hal_ledger(d->dev, k)};
+            rows[n] = (infer_memory_row){.planned = d->ledger[k], .booked = atomic_load(&m->booked[i][k])};
             strncpy(rows[n].device, infer_hal_dev_id(d->dev), sizeof rows[n].device - 1);
             strncpy(rows[n].kind, infer_ledger_kind_name(k), sizeof rows[n].kind - 1);
         }
@@ -124,15 +142,12 @@ uint32_t infer_model_memory(const infer_model *m, infer_memory_row *rows, uint32
 static infer_status bind_weight(void *user, int32_t dev, uint64_t ref, infer_op_id use, infer_operand *out)
 {
     infer_model *m = user;
-    for (uint32_t i = 0; i < m->plan->n_insts; i++) {
-        const infer_weight_inst *x = &m->plan->insts[i];
-        if (x->dev != dev || x->ref != ref || x->use != use)
-            continue;
-        uint32_t slot = INFER_SLOT_I_WEIGHT0 + (x->in_place ? 1 + x->part : 0);
-        *out = (infer_operand){.slot = slot, .offset = x->offset, .size = x->plan.packed_bytes};
-        return INFER_OK;
-    }
-    return INFER_E_NOT_FOUND;
+    const infer_weight_inst *x = infer_plan_weight(m->plan, dev, ref, use);
+    if (!x || !x->used)
+        return INFER_E_NOT_FOUND;
+    uint32_t slot = INFER_SLOT_I_WEIGHT0 + (x->in_place ? 1 + x->part : 0);
+    *out = (infer_operand){.slot = slot, .offset = x->offset, .size = x->plan.packed_bytes};
+    return INFER_OK;
 }
 
 static infer_status bind_kv(void *user, int32_t dev, uint64_t ref, infer_operand *out)

@@ -4,6 +4,7 @@
 #define INFER_MODEL_PRIVATE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include <infer/model.h>
 
@@ -11,6 +12,8 @@
 #include "hal/hal.h"
 #include "kv/kv.h"
 #include "model/arch.h"
+
+#define INFER_MODEL_MAX_PARTS 16u
 
 struct infer_runtime {
     infer_hal *hal;
@@ -34,20 +37,22 @@ typedef struct infer_weight_inst {
     uint32_t ref;
     infer_op_id use; /* the op it was planned for */
     infer_weight_plan plan;
-    int in_place;
+    int in_place, used;
     uint32_t part;   /* in place: which file part */
     uint64_t offset; /* in the device's weight buffer, or in the part */
+    int32_t shares;  /* an earlier instance that is the same image, -1: none */
+    int32_t next;    /* of the same weight on the same device, -1: none */
 } infer_weight_inst;
 
 typedef struct infer_plan_dev {
     infer_hal_dev *dev;
     uint64_t budget;
     uint64_t ledger[INFER_LEDGER_KINDS];
-    uint64_t mapped;     /* bytes of the file bound in place */
-    int32_t first, last; /* layers [first, last) at home here */
-    infer_kv_layout kv;  /* n_layers 0: no cache here */
+    uint64_t mapped;    /* bytes of the file bound in place */
+    infer_kv_layout kv; /* n_layers 0: no cache here */
     infer_kv_answer kv_answer;
-    int kv_ok;
+    uint64_t block_bytes[4];          /* of a block of one layer, by plane */
+    uint64_t step_bytes, state_bytes; /* of its step block and of the sampler's state, 0: none here */
 } infer_plan_dev;
 
 struct infer_plan {
@@ -55,8 +60,9 @@ struct infer_plan {
     infer_file *file;
     infer_plan_options opt; /* with defaults filled in; strings not kept */
     infer_plan_dev devs[INFER_GRAPH_MAX_DEVS];
-    uint32_t n_devs;                    /* the last one is the host's reference device where `target.host` says so */
+    uint32_t n_devs, n_asked;           /* those asked for come first; then, perhaps, the host's reference device */
     int32_t *home, *kv_home, *kv_index; /* kv_index[layer]: its number among the layers cached on kv_home */
+    uint32_t *kv_layout;                /* of each layer's planes */
     infer_graph_target target;
     infer_graph graph;
     infer_compiled compiled;
@@ -64,7 +70,10 @@ struct infer_plan {
     infer_decoder_outputs out;
     infer_weight_inst *insts;
     uint32_t n_insts, cap_insts;
+    int32_t *inst_of; /* [dev * weights + ref]: the newest instance, -1: none */
     uint32_t block_size, n_blocks;
+    uint64_t block_limit; /* at most so many blocks, 0: no limit */
+    int32_t sampler;      /* the device that runs it */
     uint64_t stage_bytes; /* host staging */
     char reasons[16][192];
     uint32_t n_reasons;
@@ -72,11 +81,10 @@ struct infer_plan {
 
 struct infer_model {
     infer_plan *plan;
-    infer_hal_buf packed[INFER_GRAPH_MAX_DEVS];    /* one a device */
-    infer_hal_buf parts[INFER_GRAPH_MAX_DEVS][16]; /* file parts bound in place */
+    infer_hal_buf packed[INFER_GRAPH_MAX_DEVS];                        /* one a device */
+    infer_hal_buf parts[INFER_GRAPH_MAX_DEVS][INFER_MODEL_MAX_PARTS];  /* file parts bound in place */
+    _Atomic uint64_t booked[INFER_GRAPH_MAX_DEVS][INFER_LEDGER_KINDS]; /* by this model and its engine */
 };
-
-#define INFER_MODEL_MAX_PARTS 16u
 
 /* Entries of a step's bias list that one sampled row may take: what its request asks for, and ids forbidden before
  * min_tokens. */
@@ -85,9 +93,17 @@ struct infer_model {
 #define INFER_MAX_END_IDS  64u
 #define INFER_ROW_BIAS     (INFER_MAX_BIAS + INFER_MAX_STOP_IDS + INFER_MAX_END_IDS)
 
-/* The instance of a weight on a device that serves op `use`; planned (one hal query) on first need. */
-infer_status infer_plan_weight(infer_plan *p, int32_t dev, uint64_t ref, infer_op_id use, infer_weight_inst **out,
+/* The instance of a weight on a device that serves op `use`, NULL: the plan has none. */
+infer_weight_inst *infer_plan_weight(const infer_plan *p, int32_t dev, uint64_t ref, infer_op_id use);
+/* What an instance is made from. */
+void infer_plan_weight_source(const infer_plan *p, const infer_weight_inst *x, infer_weight_desc *d);
+/* infer_graph_target.weight_desc of a plan: makes the instance (one hal query) on first need. */
+infer_status infer_plan_weight_desc(void *user, int32_t dev, uint64_t ref, infer_op_id use, infer_tensor_desc *desc,
+                                    infer_error *err);
+/* Device memory of a model, booked by device and kind; a size of 0 gives no buffer. */
+infer_status infer_model_alloc(infer_model *m, uint32_t dev, uint64_t bytes, infer_ledger_kind kind, infer_hal_buf *out,
                                infer_error *err);
+void infer_model_free(infer_model *m, uint32_t dev, infer_hal_buf *b);
 /* Fills slot ranges (weights) and callbacks of a binding for one device of a loaded model. */
 infer_status infer_model_bind(infer_model *m, int32_t dev, infer_graph_binding *b, infer_error *err);
 

@@ -287,14 +287,6 @@ infer_status infer_runner_step(infer_runner *r, const infer_step_extra *x, infer
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
-static infer_status alloc_some(infer_hal_dev *d, uint64_t bytes, infer_ledger_kind kind, infer_hal_buf *b,
-                               infer_error *err)
-{
-    if (!bytes)
-        return INFER_OK;
-    return infer_hal_buf_alloc(d, bytes, kind, b, err);
-}
-
 typedef struct fill_job {
     infer_hal_job job;
     infer_hal_dev *d;
@@ -322,20 +314,11 @@ static infer_status zero(infer_hal_buf *b, infer_error *err)
 
 static infer_status alloc_device(infer_runner *r, uint32_t i, infer_error *err)
 {
-    infer_plan_dev *d = &r->p->devs[i];
-    const infer_compiled *c = &r->p->compiled;
-    int used = 0;
-    for (uint32_t k = 0; k < c->n_parts; k++)
-        used |= c->parts[k].dev == (int32_t)i;
-    if (!used)
-        return INFER_OK;
-    uint64_t state = 0;
-    if (c->g->nodes[c->order[c->n_order - 1]].dev == (int32_t)i)
-        state = 2ull * r->p->opt.n_parallel * r->p->file->hp.n_vocab;
-    INFER_TRY(alloc_some(d->dev, c->arena_bytes[i], INFER_LEDGER_ACTIVATIONS, &r->arena[i], err));
-    INFER_TRY(alloc_some(d->dev, r->p->dec.step.bytes, INFER_LEDGER_WORKSPACE, &r->step[i], err));
-    INFER_TRY(alloc_some(d->dev, state, INFER_LEDGER_WORKSPACE, &r->state[i], err));
-    INFER_TRY(alloc_some(d->dev, d->kv.total_bytes, INFER_LEDGER_KV, &r->kv[i], err));
+    const infer_plan_dev *d = &r->p->devs[i];
+    INFER_TRY(infer_model_alloc(r->m, i, r->p->compiled.arena_bytes[i], INFER_LEDGER_ACTIVATIONS, &r->arena[i], err));
+    INFER_TRY(infer_model_alloc(r->m, i, d->step_bytes, INFER_LEDGER_WORKSPACE, &r->step[i], err));
+    INFER_TRY(infer_model_alloc(r->m, i, d->state_bytes, INFER_LEDGER_WORKSPACE, &r->state[i], err));
+    INFER_TRY(infer_model_alloc(r->m, i, d->kv.total_bytes, INFER_LEDGER_KV, &r->kv[i], err));
     INFER_TRY(zero(&r->step[i], err));
     return zero(&r->state[i], err);
 }
@@ -449,10 +432,10 @@ void infer_runner_destroy(infer_runner *r)
             infer_hal_tl_destroy(pr->tl);
     }
     for (uint32_t i = 0; i < r->p->n_devs; i++) {
-        infer_hal_buf_free(&r->kv[i]);
-        infer_hal_buf_free(&r->state[i]);
-        infer_hal_buf_free(&r->step[i]);
-        infer_hal_buf_free(&r->arena[i]);
+        infer_model_free(r->m, i, &r->kv[i]);
+        infer_model_free(r->m, i, &r->state[i]);
+        infer_model_free(r->m, i, &r->step[i]);
+        infer_model_free(r->m, i, &r->arena[i]);
     }
     infer_free(r->parts);
     infer_free(r->regions);

@@ -91,11 +91,6 @@ static const infer_pre_row rows[] = {
      0,
      {CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?(?>\\p{L}\\p{M}*+(?: \\p{L}\\p{M}*+)*+)++|\\p{N}| "
                   "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"}},
-    {{"jais-2"},
-     0,
-     {CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
-                  "|\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}(?!\\S)|\\s{32}(?!\\S)|\\s{16}(?!\\S)"
-                  "|\\s{8}(?!\\S)|\\s{4}(?!\\S)|\\s{1,2}(?!\\S)|\\s"}},
     {{"poro-chat", "bloom", "gpt3-finnish"}, 0, {BLOOM}},
     {{"viking"}, 0, {BLOOM, "\\p{N}"}},
     {{"chameleon"},

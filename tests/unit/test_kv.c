@@ -295,7 +295,7 @@ static void test_layout(void **state)
     assert_int_equal(planes[1], 3 * 16 * 34);
     assert_int_equal(total, planes[0] + planes[1]);
     infer_kv_layout l;
-    assert_int_equal(infer_kv_layout_make(&s, 16, 7, 256, &l), INFER_OK);
+    assert_int_equal(infer_kv_layout_make(&s, 16, 7, 256, NULL, &l), INFER_OK);
     /* every plane of every layer lies aligned, apart from the others and inside the whole */
     uint64_t end = 0;
     for (uint32_t layer = 0; layer < 5; layer++) {
@@ -310,15 +310,21 @@ static void test_layout(void **state)
     }
     assert_true(end <= l.total_bytes);
     assert_true(l.total_bytes - end < 256);
+    /* a device's own block sizes */
+    const uint64_t own[4] = {5000, 300};
+    infer_kv_layout m;
+    assert_int_equal(infer_kv_layout_make(&s, 16, 7, 64, own, &m), INFER_OK);
+    assert_int_equal(m.plane_bytes[0], 7 * 5000);
+    assert_int_equal(m.plane_bytes[1], 7 * 300);
     s.planes[0].width = 63; /* fine for f16 */
     assert_int_equal(infer_kv_block_bytes(&s, 16, planes, &total), INFER_OK);
     s.planes[1].width = 33; /* no whole number of blocks */
     assert_int_not_equal(infer_kv_block_bytes(&s, 16, planes, &total), INFER_OK);
     s = spec_of(INFER_FMT_F16, 64, INFER_FMT_F16, 64, 0);
-    assert_int_equal(infer_kv_layout_make(&s, 16, 7, 256, &l), INFER_OK);
+    assert_int_equal(infer_kv_layout_make(&s, 16, 7, 256, NULL, &l), INFER_OK);
     assert_int_equal(l.total_bytes, 0);
     s = spec_of(INFER_FMT_F32, UINT32_MAX, INFER_FMT_F32, 64, 2);
-    assert_int_equal(infer_kv_layout_make(&s, UINT32_MAX, UINT64_MAX, 256, &l), INFER_E_TOO_LARGE);
+    assert_int_equal(infer_kv_layout_make(&s, UINT32_MAX, UINT64_MAX, 256, NULL, &l), INFER_E_TOO_LARGE);
 }
 
 int main(void)

@@ -496,8 +496,8 @@ typedef struct infer_backend_ops {
     infer_status (*kv_query)(infer_device *dev, const infer_kv_spec *spec, infer_kv_answer *out);
 
     /* O [setup] Marks the node sets to be compiled whole: set_of[i] = set number of node i, or -1. Memory is planned
-     * afterwards: here a slot and an offset only tell which operands are the same. A run of nodes of one set becomes one
-     * prog_build, and so does each run between. */
+     * afterwards: here a slot and an offset only tell which operands are the same. A run of nodes of one set becomes
+     * one prog_build, and so does each run between. */
     infer_status (*prog_claim)(infer_device *dev, const infer_graph_view *view, int32_t *set_of);
     /* D [setup] Builds a part for a bucket. Default: the stock program, a list of cmd_op. */
     infer_status (*prog_build)(infer_device *dev, const infer_graph_view *view, infer_program **out,

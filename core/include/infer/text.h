@@ -51,11 +51,14 @@ typedef struct infer_vocab {
 } infer_vocab;
 
 /* INFER_E_UNSUPPORTED names an unknown model or pre-tokenizer (never a silent fallback); INFER_E_BAD_FILE an
- * inconsistent vocabulary; INFER_E_NO_MEMORY. */
+ * inconsistent vocabulary: a special id or type out of range, a merge of what are no pieces, a score that is no number,
+ * BOS or EOS to be added that there is not; INFER_E_TOO_LARGE; INFER_E_NO_MEMORY. Some 5 ms for 50,000 tokens. */
 INFER_API infer_status infer_tokenizer_create_vocab(const infer_vocab *v, infer_tokenizer **out, infer_error *err);
 
-/* From the text of a Hugging Face tokenizer.json, and tokenizer_config.json or NULL (bos/eos and add_bos there).
- * INFER_E_BAD_FILE with the JSON path of what is wrong; INFER_E_UNSUPPORTED names a component type not known. */
+/* From the text of a Hugging Face tokenizer.json, and tokenizer_config.json or NULL: of that, bos_token and eos_token,
+ * and add_bos_token and add_eos_token where true and the post-processor adds none. INFER_E_BAD_FILE with the JSON path
+ * of what is wrong; INFER_E_UNSUPPORTED names a component, or a construct in a pattern, that is not known. Memory is at
+ * most a small multiple of n. */
 INFER_API infer_status infer_tokenizer_create_json(const char *json, size_t n, const char *config, size_t config_n,
                                                    infer_tokenizer **out, infer_error *err);
 INFER_API void infer_tokenizer_destroy(infer_tokenizer *t);
@@ -64,8 +67,10 @@ INFER_API void infer_tokenizer_destroy(infer_tokenizer *t);
 #define INFER_ENCODE_ADD_SPECIAL   1u /* put BOS/EOS where the tokenizer says so */
 #define INFER_ENCODE_PARSE_SPECIAL 2u /* special tokens' texts inside `text` become those tokens */
 
-/* Encodes n bytes of UTF-8 (invalid bytes are treated as U+FFFD where the reference does). *ids is an owned array
- * (infer_ids_free) of *n_ids. Time O(n log n) for any input. INFER_E_NO_MEMORY, INFER_E_TOO_LARGE (n over 2^30). */
+/* Encodes n bytes of UTF-8; each ill-formed sequence is read as U+FFFD. Without PARSE_SPECIAL the names of special
+ * tokens are ordinary text; user-defined tokens are found in any case. *ids is an owned array (infer_ids_free) of
+ * *n_ids. Time O(n log n) for any text with the pre-tokenizers of model files; a pattern of tokenizer.json that runs
+ * away ends with INFER_E_TOO_LARGE, as does n over 2^30. INFER_E_NO_MEMORY. Any thread. */
 INFER_API infer_status infer_tokenizer_encode(const infer_tokenizer *t, const char *text, size_t n, uint32_t flags,
                                               int32_t **ids, size_t *n_ids, infer_error *err);
 INFER_API void infer_ids_free(int32_t *ids);
@@ -73,8 +78,10 @@ INFER_API void infer_ids_free(int32_t *ids);
 #define INFER_DECODE_SKIP_SPECIAL 1u /* control tokens give no text */
 #define INFER_DECODE_CONTINUE     2u /* the ids go on from earlier text: a leading space is kept that would else go */
 
-/* Decodes ids to an owned NUL-terminated string of *n bytes (infer_text_free). Bytes that are not valid UTF-8 become
- * U+FFFD as the reference library does. An id out of range is INFER_E_INVALID. */
+/* Decodes ids to an owned NUL-terminated string of *n bytes (infer_text_free), always valid UTF-8: an ill-formed
+ * sequence of bytes becomes one U+FFFD, of byte-fallback tokens one for each (SentencePiece's way; the reference
+ * library replaces also the well-formed neighbours in a run of them, which could not be streamed). A leading space that
+ * the tokenizer adds when encoding goes again, unless CONTINUE. An id out of range is INFER_E_INVALID. */
 INFER_API infer_status infer_tokenizer_decode(const infer_tokenizer *t, const int32_t *ids, size_t n_ids,
                                               uint32_t flags, char **text, size_t *n, infer_error *err);
 INFER_API void infer_text_free(char *p);
@@ -85,18 +92,20 @@ typedef struct infer_detok infer_detok;
 INFER_API infer_status infer_detok_create(const infer_tokenizer *t, uint32_t flags, infer_detok **out);
 /* *text is borrowed until the next call, *n may be 0 (nothing complete yet). No allocation once warmed up. */
 INFER_API infer_status infer_detok_push(infer_detok *d, int32_t id, const char **text, size_t *n);
-/* What is still held back (an incomplete character as U+FFFD); afterwards the object is as new. */
+/* What is still held back (an incomplete character as U+FFFD, one for each byte-fallback token); afterwards the object
+ * is as new. */
 INFER_API infer_status infer_detok_flush(infer_detok *d, const char **text, size_t *n);
 INFER_API void infer_detok_destroy(infer_detok *d);
 
 INFER_API uint32_t infer_tokenizer_n_tokens(const infer_tokenizer *t);
 /* The piece's raw text (as in the vocabulary file), borrowed; NULL when out of range. */
 INFER_API const char *infer_tokenizer_piece(const infer_tokenizer *t, int32_t id, size_t *n);
-/* The bytes that this id alone decodes to, in buf of cap bytes; returns the length needed (may exceed cap). */
+/* The bytes that this id stands for inside a text (nothing is stripped, a control token gives its name), in buf of cap
+ * bytes; returns the length needed (may exceed cap), 0 out of range. */
 INFER_API size_t infer_tokenizer_token_bytes(const infer_tokenizer *t, int32_t id, char *buf, size_t cap);
 /* INFER_TOKEN_*; 0 when out of range. */
 INFER_API int32_t infer_tokenizer_type(const infer_tokenizer *t, int32_t id);
-/* The id of an exact piece text, -1 if there is none. */
+/* The id of an exact piece text, -1 if there is none; of several, one that the model has, else an added one. */
 INFER_API int32_t infer_tokenizer_find(const infer_tokenizer *t, const char *piece, size_t n);
 INFER_API int32_t infer_tokenizer_bos(const infer_tokenizer *t); /* -1: none */
 INFER_API int32_t infer_tokenizer_eos(const infer_tokenizer *t);
