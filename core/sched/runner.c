@@ -65,7 +65,8 @@ static uint64_t transfer_bytes(const infer_runner *r, const infer_transfer *x)
     return n < x->max_bytes ? n : x->max_bytes;
 }
 
-static infer_status receive(infer_runner *r, infer_hal_dev *d, uint32_t part)
+/* *who: the device that a failure is of. */
+static infer_status receive(infer_runner *r, infer_hal_dev *d, uint32_t part, infer_hal_dev **who)
 {
     for (uint32_t i = 0; i < r->p->compiled.n_xfers; i++) {
         const infer_transfer *x = &r->p->compiled.xfers[i];
@@ -75,8 +76,10 @@ static infer_status receive(infer_runner *r, infer_hal_dev *d, uint32_t part)
         if (!n)
             continue;
         infer_status s = infer_hal_tl_wait(r->parts[x->src_part].tl, r->step_no, UINT64_MAX);
-        if (s != INFER_OK)
+        if (s != INFER_OK) {
+            *who = r->p->devs[x->src_dev].dev;
             return s;
+        }
         infer_copy_end src = {NULL, r->stage + x->stage_offset}, dst = {r->arena[x->dst_dev].h, NULL};
         infer_copy_region g = {.dst_offset = x->dst_offset, .bytes = n, .rows = 1};
         INFER_TRY(infer_hal_copy(d, &dst, &src, &g, 1));
@@ -202,7 +205,7 @@ static infer_status fetch_all(infer_runner *r, infer_hal_dev *d, int32_t dev, ui
     return fetch(r, d, dev, part, o->top_logprobs, r->top_logprobs, 4 * n_top);
 }
 
-static infer_status run_part(part_run *pr, infer_hal_dev *d)
+static infer_status run_part(part_run *pr, infer_hal_dev *d, infer_hal_dev **who)
 {
     infer_runner *r = pr->r;
     const infer_part *part = &r->p->compiled.parts[pr->part];
@@ -215,7 +218,7 @@ static infer_status run_part(part_run *pr, infer_hal_dev *d)
         return INFER_OK;
     if (sampling && r->state[part->dev].h)
         INFER_TRY(init_counts(r, d, part->dev));
-    INFER_TRY(receive(r, d, pr->part));
+    INFER_TRY(receive(r, d, pr->part, who));
     INFER_TRY(infer_hal_exec_submit(pr->exec[r->bucket]));
     INFER_TRY(send(r, d, pr->part));
     return fetch_all(r, d, part->dev, pr->part);
@@ -225,11 +228,11 @@ static void part_job(infer_hal_job *job)
 {
     part_run *pr = (part_run *)job;
     infer_runner *r = pr->r;
-    infer_hal_dev *d = r->p->devs[r->p->compiled.parts[pr->part].dev].dev;
+    infer_hal_dev *d = r->p->devs[r->p->compiled.parts[pr->part].dev].dev, *who = d;
     uint64_t t0 = infer_clock_ns();
     infer_status s = INFER_OK;
-    if (atomic_load(&r->status) == INFER_OK && (s = run_part(pr, d)) != INFER_OK)
-        fail(r, d, s, "step");
+    if (atomic_load(&r->status) == INFER_OK && (s = run_part(pr, d, &who)) != INFER_OK)
+        fail(r, who, s, "step");
     /* Signalled also after a failure, so that no later part waits for ever. */
     s = infer_hal_signal(d, pr->tl, r->step_no);
     if (s == INFER_OK)
