@@ -95,6 +95,16 @@ t = answer("-p", "Hi", "-n", "4", "--temp", "0", "--chat-template", TEMPLATE, "-
 check(t["prompt_ids"] == answer("--raw", "-p", "[system]Be kind\n[user]Hi\n[assistant]", "-n", "0")["prompt_ids"],
       "the template's prompt")
 
+# One BOS where the tokenizer wants one, also before a template or a text that states it.
+vocab = os.path.join(os.environ.get("INFER_TEST_DATA", ""), "gguf-vocab", "llama-spm.gguf")
+if os.path.exists(vocab):
+    spm = ["-m", make_model("spm.gguf", "--vocab", vocab, "--vocab-size", "32000"), "-dev", device(), "-n", "0", "--json"]
+    for args, ids in ((["--raw", "-p", "Hello"], [1, 15043]), (["--raw", "-p", "<s>Hello"], [1, 15043]),
+                      (["-p", "Hello", "--chat-template", "{{ bos_token }}{{ messages[0].content }}"], [1, 15043]),
+                      (["-p", "Hello", "--chat-template", "{{ messages[0].content }}"], [1, 15043])):
+        r = run("infer-run", *spm, *args)
+        check(r.rc == 0 and json.loads(r.out)["prompt_ids"] == ids, "BOS with %s" % args, r)
+
 # The chat loop, through a pipe: commands, history, and what goes where.
 lines = "Hi\nagain\n/clear\nHi\n/nonsense\n/help\ntwo\\\nlines\n/exit\nnever\n"
 r = run("infer-run", *BASE, "-i", "--chat-template", TEMPLATE, "-n", "5", "--temp", "0", stdin=lines.encode())

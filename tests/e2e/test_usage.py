@@ -52,6 +52,18 @@ for p, more in (("infer-run", ["--raw", "-p", "x"]), ("infer-bench", []), ("infe
     refuses(2, "not built yet", p, "-m", TINY, "-dev", DEV, "-sm", "tensor", *more)
 refuses(4, "does not fit", "infer-run", "-m", TINY, "-dev", DEV, "--raw", "-p", "x", "--kv-cache-memory", "100")
 
+# A module that does not load: 6 when its device is asked for; the others work.
+modules = os.path.join(work, "modules")
+os.mkdir(modules, 0o755)
+with open(os.path.join(modules, "infer-broken.so"), "w") as f:
+    f.write("no module")
+env = clean_env(INFER_BACKEND_PATH=modules + ":" + os.environ.get("INFER_BACKEND_PATH", ""))
+refuses(6, "infer-broken.so", "infer-run", "-m", TINY, "--raw", "-p", "x", "-dev", "broken0", env=env)
+r = run("infer-run", "-m", TINY, "--raw", "-p", "x", "-n", "1", "-dev", DEV, env=env)
+check(r.rc == 0, "another backend's broken module harms nobody", r)
+r = run("infer-probe", env=env)
+check(r.rc == 0 and "infer-broken.so" in r.out, "infer-probe names the module that did not load", r)
+
 # --check-model: 0, or 5 with where and what.
 r = run("infer-probe", "--check-model", TINY)
 check(r.rc == 0 and ": ok: llama" in r.out and not r.said, "check of a good model", r)

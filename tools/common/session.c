@@ -45,10 +45,8 @@ static int code_of_plan(const session *s, const char *devices, const infer_error
             continue;
         size_t n = strlen(row.name);
         for (const char *d = devices; *d; d += strcspn(d, ","), d += *d == ',')
-            if (!strncmp(d, row.name, n) && isdigit((unsigned char)d[n])) {
-                cli_fail(EXIT_PLUGIN, "backend %s: %s", row.name, row.reason ? row.reason : "does not load");
+            if (!strncmp(d, row.name, n) && isdigit((unsigned char)d[n]))
                 return EXIT_PLUGIN;
-            }
     }
     return EXIT_NO_DEVICE;
 }
