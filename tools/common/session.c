@@ -94,18 +94,19 @@ static infer_status open_plan(session *s, const opts *o, const session_wish *w, 
 /* Logs each ledger row and reason of the plan. */
 static void log_plan(const session *s)
 {
-    char *text, a[32], b[32], c[32];
+    char *text, a[32], b[32], c[32], d[32];
     if (cli_log_level < 2 || infer_plan_json(s->plan, &text, NULL) < 0)
         return;
     json_t *plan = json_loads(text, 0, NULL), *row;
     size_t i;
     json_array_foreach (json_object_get(plan, "ledger"), i, row) {
-        json_int_t weights = 0, kv = 0, activations = 0;
+        json_int_t weights = 0, mapped = 0, kv = 0, activations = 0;
         const char *device = "?";
-        json_unpack(row, "{s?s,s?I,s?I,s?I}", "device", &device, "weights", &weights, "kv", &kv, "activations",
-                    &activations);
-        cli_log(2, "plan", "device=%s weights=%s kv=%s activations=%s", device, cli_bytes(a, (uint64_t)weights),
-                cli_bytes(b, (uint64_t)kv), cli_bytes(c, (uint64_t)activations));
+        json_unpack(row, "{s?s,s?I,s?I,s?I,s?I}", "device", &device, "weights", &weights, "mapped", &mapped, "kv", &kv,
+                    "activations", &activations);
+        cli_log(2, "plan", "device=%s weights=%s mapped=%s kv=%s activations=%s", device,
+                cli_bytes(a, (uint64_t)weights), cli_bytes(d, (uint64_t)mapped), cli_bytes(b, (uint64_t)kv),
+                cli_bytes(c, (uint64_t)activations));
     }
     json_array_foreach (json_object_get(plan, "reasons"), i, row)
         if (json_is_string(row))
