@@ -5,13 +5,13 @@ SPDX-License-Identifier: Apache-2.0
 """
 import json
 
-from harness import SANITIZED, Server, check, device, done, real_model, run, skip
+from harness import SLOWDOWN, Server, check, device, done, real_model, run, skip
 
 model = real_model()
 if not model:
     skip("SmolLM2 is not here (tools/quickstart fetches it; INFER_TEST_MODEL names it)")
-if SANITIZED:
-    skip("too slow with sanitizers")
+if SLOWDOWN > 1:
+    skip("too slow with sanitizers or in emulation")
 question = "What is the capital of France?"
 asked = ["-m", model, "-dev", device(), "--temp", "0", "-n", "24"]
 r = run("infer-run", *asked, "-p", question, "--json", timeout=600)
