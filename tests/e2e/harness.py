@@ -104,8 +104,9 @@ def make_model(name, *args):
 
 def real_model():
     """SmolLM2 where the test suite's set-up has put it, or None."""
-    cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
-    for path in (os.environ.get("INFER_TEST_MODEL"), os.path.join(cache, "infer", "SmolLM2-135M-Instruct.Q4_1.gguf")):
+    cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "infer")
+    cache = os.environ.get("INFER_CACHE") or cache
+    for path in (os.environ.get("INFER_TEST_MODEL"), os.path.join(cache, "SmolLM2-135M-Instruct.Q4_1.gguf")):
         if path and os.path.exists(path):
             return path
     return None

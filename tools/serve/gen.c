@@ -93,6 +93,7 @@ void gen_free(call *c)
         return;
     for (size_t i = 0; i < g->n; i++) {
         sbuf_free(&g->gens[i].text);
+        free(g->gens[i].marks);
         free_tokens(&g->gens[i].tokens);
         free_tokens(&g->gens[i].echoed);
     }
@@ -292,6 +293,19 @@ static void on_token(server *s, gen *g, const infer_event *e, uint64_t now)
         add_token(&g->tokens, e->token, e->logprob, 1, e->top, e->n_top);
 }
 
+/* Notes what an event brought. Returns whether it was anything to send. */
+static int add_mark(gen *g)
+{
+    const gen_mark *last = g->n_marks ? &g->marks[g->n_marks - 1] : &(gen_mark){0, 0};
+    if (g->text.n == last->text && g->tokens.n == last->tokens)
+        return 0;
+    if (g->n_marks == g->cap_marks)
+        g->marks = grow(g->marks, &g->cap_marks, g->n_marks + 1, sizeof *g->marks, &g->marks_failed);
+    if (!g->marks_failed)
+        g->marks[g->n_marks++] = (gen_mark){g->text.n, g->tokens.n};
+    return 1;
+}
+
 static double seconds(uint64_t from, uint64_t to)
 {
     return from && to > from ? (double)(to - from) / 1e9 : 0;
@@ -344,7 +358,7 @@ static void take_event(server *s, const infer_event *e)
         sbuf_add(&g->text, e->text, e->n_text);
     if (last)
         reply = on_done(s, g, e);
-    if (c->gens->stream && (last || g->text.n > g->text_sent || g->tokens.n > g->tokens_sent))
+    if (c->gens->stream && (add_mark(g) || last))
         http_resume_locked(c);
     pthread_mutex_unlock(&c->lock);
     if (!last)

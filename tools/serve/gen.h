@@ -23,6 +23,11 @@ typedef struct gen_tokens {
     int failed; /* out of memory */
 } gen_tokens;
 
+/* How far an event brought a choice: a stream sends each event's news as a piece of its own, as clients expect. */
+typedef struct gen_mark {
+    size_t text, tokens; /* bytes of text and tokens after it */
+} gen_mark;
+
 /* One choice. Everything but the prompt is under the call's lock. */
 typedef struct gen {
     call *c;
@@ -33,6 +38,9 @@ typedef struct gen {
     size_t text_sent;
     gen_tokens tokens;
     size_t tokens_sent;
+    gen_mark *marks; /* streams only */
+    size_t n_marks, cap_marks, marks_sent;
+    int marks_failed;  /* out of memory */
     gen_tokens echoed; /* the prompt's tokens; the engine thread's until done */
     int echo_sent, final_sent;
     uint32_t finish; /* INFER_FINISH_* */

@@ -185,14 +185,15 @@ static int put_echo(call *c, gen *g)
     return put_choice(c, g, text_json(p->text, p->n_text), logprobs, NULL);
 }
 
-/* What a choice has that was not sent: text and tokens since the last piece. */
+/* What the next event that was not sent brought. */
 static int put_news(call *c, gen *g)
 {
     const gen_group *group = c->gens;
     const gen_prompt *p = &group->prompts[g->prompt_index];
-    size_t from = g->tokens_sent, to = g->tokens.n;
-    if (g->text.n == g->text_sent && from == to)
+    if (g->marks_sent == g->n_marks)
         return 0;
+    const gen_mark *mark = &g->marks[g->marks_sent++];
+    size_t from = g->tokens_sent, to = mark->tokens;
     json_t *logprobs = NULL;
     if (to > from && group->chat) {
         logprobs = logprobs_chat(c->server->session.tokenizer, g, from, to);
@@ -200,8 +201,8 @@ static int put_news(call *c, gen *g)
         size_t offset = (group->echo ? n_chars(p->text, p->n_text) : 0) + n_chars(g->text.p, g->text_sent);
         logprobs = logprobs_text(c->server->session.tokenizer, g, from, to, 0, &offset);
     }
-    json_t *text = text_json(g->text.p ? g->text.p + g->text_sent : "", g->text.n - g->text_sent);
-    g->text_sent = g->text.n;
+    json_t *text = text_json(g->text.p ? g->text.p + g->text_sent : "", mark->text - g->text_sent);
+    g->text_sent = mark->text;
     g->tokens_sent = to;
     return put_choice(c, g, text, logprobs, NULL);
 }
@@ -228,7 +229,7 @@ static int choice_next(call *c, gen *g)
     if (!g->done || g->final_sent)
         return 0;
     g->final_sent = 1;
-    int failed = g->text.failed || g->tokens.failed || g->echoed.failed;
+    int failed = g->text.failed || g->tokens.failed || g->echoed.failed || g->marks_failed;
     if (failed || (g->finish != INFER_FINISH_STOP && g->finish != INFER_FINISH_LENGTH))
         return put_error(c, g);
     return put_choice(c, g, NULL, NULL, finish_reason(g));
