@@ -7,22 +7,36 @@
 #include "model/arch.h"
 
 /* Keys that other members of these families use for things that no row here has. */
-static const char *const refused_common[] = {"attention.scale",
-                                             "attn_logit_softcapping",
-                                             "final_logit_softcapping",
-                                             "logit_scale",
-                                             "residual_scale",
-                                             "embedding_scale",
-                                             "attention.clamp_kqv",
-                                             "attention.max_alibi_bias",
-                                             "attention.sliding_window_pattern",
-                                             "expert_shared_count",
-                                             "expert_weights_scale",
-                                             "expert_gating_func",
-                                             "leading_dense_block_count",
-                                             "attention.kv_lora_rank",
-                                             "interleave_moe_layer_step",
-                                             NULL};
+static const infer_refused_key refused_common[] = {
+    {"attention.causal", {1, 1}},
+    {"attention.clamp_kqv", {0, 0}},
+    {"attention.kv_lora_rank", {0, 0}},
+    {"attention.max_alibi_bias", {0, 0}},
+    {"attention.q_lora_rank", {0, 0}},
+    {"attention.scale", {0, 0}},
+    {"attention.sliding_window_pattern", {0, 0}},
+    {"attn_logit_softcapping", {0, 0}},
+    {"embedding_scale", {0, 1}},
+    {"expert_gating_func", {0, 1}}, /* softmax */
+    {"expert_group_count", {0, 1}},
+    {"expert_shared_count", {0, 0}},
+    {"expert_shared_feed_forward_length", {0, 0}},
+    {"expert_weights_norm", {1, 1}},
+    {"expert_weights_scale", {0, 1}},
+    {"final_logit_softcapping", {0, 0}},
+    {"interleave_moe_layer_step", {0, 1}},
+    {"leading_dense_block_count", {0, 0}},
+    {"logit_scale", {0, 1}},
+    {"pooling_type", {0, 0}},
+    {"residual_scale", {0, 1}},
+    {"rope.dimension_sections", {0, 0}},
+    {"rope.scaling.alpha", {0, 1}},
+    {"rope.scaling.yarn_attn_factor", {1, 1}},
+    {"rope.scaling.yarn_ext_factor", {1, 1}},
+    {"rope.scaling.yarn_log_multiplier", {0, 0}},
+    {"use_parallel_residual", {0, 0}},
+    {NULL, {0, 0}},
+};
 
 static const infer_arch rows[] = {
     {.name = "llama",
@@ -30,18 +44,18 @@ static const infer_arch rows[] = {
      .qkv_bias = INFER_OPTIONAL,
      .out_bias = INFER_OPTIONAL,
      .act = INFER_ACT_SILU,
-     .refused_keys = refused_common},
+     .refused = refused_common},
     {.name = "qwen2",
      .rope_kind = INFER_ROPE_HALVES,
      .qkv_bias = INFER_ALWAYS,
      .act = INFER_ACT_SILU,
-     .refused_keys = refused_common},
+     .refused = refused_common},
     {.name = "qwen3",
      .rope_kind = INFER_ROPE_HALVES,
      .qkv_bias = INFER_OPTIONAL,
      .qk_norm = INFER_ALWAYS,
      .act = INFER_ACT_SILU,
-     .refused_keys = refused_common},
+     .refused = refused_common},
     {.name = "qwen3moe",
      .rope_kind = INFER_ROPE_HALVES,
      .qkv_bias = INFER_OPTIONAL,
@@ -50,7 +64,7 @@ static const infer_arch rows[] = {
      .route_scoring = INFER_ROUTE_SOFTMAX,
      .route_normalise = 1,
      .act = INFER_ACT_SILU,
-     .refused_keys = refused_common},
+     .refused = refused_common},
 };
 
 const infer_arch *infer_arch_find(infer_str name)
@@ -131,19 +145,30 @@ static infer_status uniform_u32(const infer_gguf *g, const char *key, uint32_t n
     return INFER_OK;
 }
 
-/* Refuses metadata that would change the result and that no row knows. Zero, one and false are neutral. */
+/* A number or bool as a double; 0 for any other value. */
+static int number_of(const infer_gguf *g, const char *key, double *v)
+{
+    float f;
+    uint32_t u;
+    int b;
+    if (infer_gguf_f32(g, key, &f, NULL) == INFER_OK)
+        *v = (double)f;
+    else if (infer_gguf_u32(g, key, &u, NULL) == INFER_OK)
+        *v = u;
+    else if (infer_gguf_bool(g, key, &b, NULL) == INFER_OK)
+        *v = b;
+    else
+        return 0;
+    return 1;
+}
+
 static infer_status check_refused(const infer_gguf *g, const infer_arch *a, infer_error *err)
 {
     char key[96];
-    for (const char *const *k = a->refused_keys; *k; k++) {
-        const infer_gguf_kv *kv = infer_gguf_find(g, key_of(a, *k, key));
-        float f = 0;
-        if (!kv)
-            continue;
-        if (kv->type == INFER_GGUF_F32 && infer_gguf_f32(g, key, &f, NULL) == INFER_OK && (f == 0 || f == 1))
-            continue;
-        uint32_t u = 1;
-        if (infer_gguf_u32(g, key, &u, NULL) == INFER_OK && u == 0)
+    for (const infer_refused_key *r = a->refused; r->key; r++) {
+        const infer_gguf_kv *kv = infer_gguf_find(g, key_of(a, r->key, key));
+        double v;
+        if (!kv || (number_of(g, key, &v) && (v == r->neutral[0] || v == r->neutral[1])))
             continue;
         return infer_error_set(err, INFER_E_UNSUPPORTED, "%s at byte %llu: this model feature is not known here", key,
                                (unsigned long long)kv->offset);
@@ -171,8 +196,10 @@ static infer_status check_numbers(const infer_gguf *g, infer_hparams *h, infer_e
         h->rope_dims = h->head_k;
     if (h->rope_dims % 2 || h->rope_dims > h->head_k)
         return bad(g, key_of(a, "rope.dimension_count", key), h->rope_dims, "must be even and at most a head", err);
-    if (!h->n_embd || !h->head_k || !h->n_ctx_train)
-        return bad(g, key_of(a, "embedding_length", key), h->n_embd, "width, head and context must be positive", err);
+    if (!h->n_embd || !h->head_k)
+        return bad(g, key_of(a, "embedding_length", key), h->n_embd, "width and head must be at least 1", err);
+    if (!h->n_ctx_train)
+        return bad(g, key_of(a, "context_length", key), h->n_ctx_train, "must be at least 1", err);
     if ((h->n_experts != 0) != (a->moe == INFER_ALWAYS))
         return infer_error_set(err, INFER_E_UNSUPPORTED, "%s.expert_count = %u: not known for this architecture",
                                a->name, h->n_experts);

@@ -11,6 +11,13 @@
 /* Whether a tensor stands in the file. */
 enum { INFER_NEVER, INFER_OPTIONAL, INFER_ALWAYS };
 
+/* A metadata key under "NAME." that would change the result if it were ignored, with up to two values that would not.
+ * Numbers and bools; a list of the key's own says nothing neutral. */
+typedef struct infer_refused_key {
+    const char *key;
+    double neutral[2];
+} infer_refused_key;
+
 typedef struct infer_arch {
     const char *name;       /* general.architecture */
     uint32_t rope_kind;     /* INFER_ROPE_*, as the file's rows are ordered */
@@ -20,10 +27,8 @@ typedef struct infer_arch {
     uint8_t moe;            /* routed experts instead of the dense MLP */
     uint32_t route_scoring; /* INFER_ROUTE_* */
     uint8_t route_normalise;
-    uint32_t act; /* INFER_ACT_* of the gated MLP */
-    /* Metadata keys under "NAME." that would change the result if they were ignored: a file that has one with a value
-     * other than the neutral one is refused by name. NULL-terminated. */
-    const char *const *refused_keys;
+    uint32_t act;                     /* INFER_ACT_* of the gated MLP */
+    const infer_refused_key *refused; /* ends with a NULL key: a file with one at another value is refused by name */
 } infer_arch;
 
 /* NULL for an unknown name. */
