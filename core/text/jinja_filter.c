@@ -267,6 +267,13 @@ FILTER(filter_escape)
     return filter_forceescape(c, self, a, more, out);
 }
 
+static void quote_byte(infer_buf *b, unsigned char byte)
+{
+    static const char hex[] = "0123456789ABCDEF";
+    const char text[] = {'%', hex[byte >> 4], hex[byte & 15]};
+    infer_buf_append(b, text, 3);
+}
+
 static int quote_url(infer_jctx *c, infer_jval v, bool query)
 {
     const infer_jstr *s;
@@ -281,7 +288,7 @@ static int quote_url(infer_jctx *c, infer_jval v, bool query)
         else if (ch == ' ' && query)
             infer_buf_putc(&c->tmp, '+');
         else
-            infer_buf_printf(&c->tmp, "%%%02X", ch);
+            quote_byte(&c->tmp, ch);
     }
     return 0;
 }

@@ -149,6 +149,8 @@ static int format_float(infer_jctx *c, double f, const spec *s)
     char type = s->type == '%' ? 'f' : s->type;
     if (s->prec > MAX_PRECISION)
         return infer_jctx_fail(c, INFER_E_TOO_LARGE, "a precision above %d", MAX_PRECISION);
+    if (infer_jctx_step(c, 20 + (s->prec > 0 ? (uint64_t)s->prec / 2 : 0)))
+        return -1;
     if (s->type == '%')
         f *= 100;
     if (signbit(f) && !isnan(f))
@@ -172,7 +174,7 @@ static int format_float(infer_jctx *c, double f, const spec *s)
         group_digits(c, mark + head, strspn(b->p + mark + head, "0123456789"), s->group, 3);
     if (s->type == '%')
         infer_buf_putc(b, '%');
-    return pad_built(c, mark, head, s, number_align(s)) ? -1 : infer_jctx_step(c, 20);
+    return pad_built(c, mark, head, s, number_align(s));
 }
 
 static int format_text(infer_jctx *c, const infer_jstr *t, const spec *s)
@@ -212,7 +214,7 @@ static int convert(infer_jctx *c, infer_jval v, char how, infer_jval *out)
         if (cp < 0x80)
             infer_buf_putc(&c->tmp, (char)cp);
         else
-            infer_buf_printf(&c->tmp, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)cp);
+            infer_ju_put_escape(&c->tmp, cp);
     }
     return infer_jctx_end(c, mark, out);
 }

@@ -264,10 +264,10 @@ static int write_string(infer_jctx *c, const infer_jstr *s, bool ascii)
             infer_buf_putc(b, '\\');
             infer_buf_putc(b, to[e - from]);
         } else if (cp < 0x10000) {
-            infer_buf_printf(b, "\\u%04x", (unsigned)cp);
+            infer_ju_put_hex(b, "\\u", cp, 4);
         } else {
-            infer_buf_printf(b, "\\u%04x\\u%04x", (unsigned)(0xD800 + ((cp - 0x10000) >> 10)),
-                             (unsigned)(0xDC00 + (cp & 0x3FF)));
+            infer_ju_put_hex(b, "\\u", 0xD800 + ((cp - 0x10000) >> 10), 4);
+            infer_ju_put_hex(b, "\\u", 0xDC00 + (cp & 0x3FF), 4);
         }
     }
     infer_buf_append(b, s->p + plain, s->n - plain);

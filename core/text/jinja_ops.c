@@ -227,7 +227,7 @@ static int dict_eq(infer_jctx *c, const infer_jdict *a, const infer_jdict *b, bo
 
 int infer_jval_eq(infer_jctx *c, infer_jval a, infer_jval b)
 {
-    if (infer_jctx_step(c, 1))
+    if (infer_jctx_step(c, a.kind == J_BIG || b.kind == J_BIG ? 100 : 1))
         return -1;
     if (infer_jval_is_number(a) && infer_jval_is_number(b))
         return number_order(a, b) == 0;
@@ -298,7 +298,7 @@ static int list_order(infer_jctx *c, infer_jop op, const infer_jlist *a, const i
 int infer_jval_order(infer_jctx *c, infer_jop op, infer_jval a, infer_jval b)
 {
     static const char *const signs[] = {[J_LT] = "<", [J_LE] = "<=", [J_GT] = ">", [J_GE] = ">="};
-    if (infer_jctx_step(c, 1))
+    if (infer_jctx_step(c, a.kind == J_BIG || b.kind == J_BIG ? 100 : 1))
         return -1;
     if (infer_jval_is_number(a) && infer_jval_is_number(b))
         return decide(op, number_order(a, b));
@@ -576,7 +576,7 @@ int infer_jval_slice(infer_jctx *c, infer_jval obj, infer_jval from, infer_jval 
         size_t mark = infer_jctx_begin(c);
         const infer_jstr *str = obj.u.s;
         size_t at = infer_jstr_offset(str, n ? (size_t)a : 0);
-        if (infer_jctx_work(c, str->n))
+        if (infer_jctx_step(c, str->n / 8))
             return -1;
         for (size_t i = 0; i < n; i++) {
             size_t end = at;

@@ -26,7 +26,7 @@ static int repr_str(infer_jctx *c, const infer_jstr *s)
         } else if (infer_ju_isprintable(cp)) {
             infer_buf_put_utf8(b, cp);
         } else {
-            infer_buf_printf(b, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)cp);
+            infer_ju_put_escape(b, cp);
         }
     }
     infer_buf_putc(b, quote);

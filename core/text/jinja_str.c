@@ -23,7 +23,7 @@ int infer_jstr_map(infer_jctx *c, const infer_jstr *s, void (*fn)(infer_buf *b, 
                    infer_jval *out)
 {
     size_t mark = infer_jctx_begin(c);
-    if (infer_jctx_step(c, s->n / 16))
+    if (infer_jctx_step(c, s->n == s->len ? s->n / 16 : s->n / 2)) /* properties are looked up for each letter */
         return -1;
     fn(&c->tmp, s->p, s->n);
     return infer_jctx_end(c, mark, out);
@@ -47,7 +47,7 @@ int infer_jstr_strip(infer_jctx *c, const infer_jstr *s, const infer_jstr *chars
             break;
         a = next;
         cut++;
-        if (infer_jctx_step(c, cut % 16 ? each - 1 : each))
+        if (infer_jctx_step(c, cut % 4 ? each - 1 : each))
             return -1;
     }
     while ((sides & J_STRIP_RIGHT) && b > a) {
@@ -56,7 +56,7 @@ int infer_jstr_strip(infer_jctx *c, const infer_jstr *s, const infer_jstr *chars
             break;
         b = at;
         cut++;
-        if (infer_jctx_step(c, cut % 16 ? each - 1 : each))
+        if (infer_jctx_step(c, cut % 4 ? each - 1 : each))
             return -1;
     }
     return infer_jstr_borrow(c, s->p + a, b - a, s->len - cut, out);

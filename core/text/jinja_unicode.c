@@ -82,6 +82,27 @@ void infer_ju_trim(char *text, size_t n)
         text[good] = 0;
 }
 
+void infer_ju_put_hex(infer_buf *b, const char *head, uint32_t v, int digits)
+{
+    char text[16];
+    size_t n = 0;
+    while (*head)
+        text[n++] = *head++;
+    for (int shift = (digits - 1) * 4; shift >= 0; shift -= 4)
+        text[n++] = "0123456789abcdef"[v >> shift & 15];
+    infer_buf_append(b, text, n);
+}
+
+void infer_ju_put_escape(infer_buf *b, uint32_t cp)
+{
+    if (cp < 0x100)
+        infer_ju_put_hex(b, "\\x", cp, 2);
+    else if (cp < 0x10000)
+        infer_ju_put_hex(b, "\\u", cp, 4);
+    else
+        infer_ju_put_hex(b, "\\U", cp, 8);
+}
+
 /* ---- Classes ----------------------------------------------------------------------------------------------- */
 
 typedef struct range {

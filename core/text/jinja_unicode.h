@@ -21,6 +21,11 @@ size_t infer_ju_back(const char *p, size_t i);
 /* Cuts an incomplete sequence off the end of a NUL-terminated text that was truncated. */
 void infer_ju_trim(char *text, size_t n);
 
+/* Appends `head` and v in `digits` lower-case hexadecimal digits: escapes come by the million. */
+void infer_ju_put_hex(infer_buf *b, const char *head, uint32_t v, int digits);
+/* Python's \x, \u or \U escape of a code point. */
+void infer_ju_put_escape(infer_buf *b, uint32_t cp);
+
 /* Predicates of one code point, named as Python's methods. */
 bool infer_ju_isspace(uint32_t cp);
 bool infer_ju_isalpha(uint32_t cp);

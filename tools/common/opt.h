@@ -20,7 +20,8 @@
 #define PROG_PROBE    16u
 #define PROG_CONFORM  32u
 #define PROG_TOKENIZE 64u
-#define PROG_ALL      127u
+#define PROG_TEMPLATE 128u
+#define PROG_ALL      255u
 
 /* A name per value; the rows of opt_table.c say what it is. Several rows may share an id for different programs. */
 enum opt_id {
@@ -125,6 +126,9 @@ enum opt_id {
     OPT_PARSE_SPECIAL,
     OPT_ADD_SPECIAL,
     OPT_DECODE,
+    /* template */
+    OPT_TEMPLATE,
+    OPT_DATE,
     OPT_N_IDS
 };
 

@@ -22,6 +22,7 @@
 #define G_EVAL     "Evaluation"
 #define G_CONFORM  "Conformance"
 #define G_TOKENIZE "Tokens"
+#define G_TEMPLATE "Template"
 
 #define I31 2147483647.0
 #define I53 9007199254740991.0
@@ -31,7 +32,7 @@
 const opt_row opt_rows[] = {
     {OPT_HELP, "help", "-h", PROG_ALL, OPT_FLAG, 0, 0, 0, 0, G_GENERAL, "print this help and leave", 0},
     {OPT_VERSION, "version", "", PROG_ALL, OPT_FLAG, 0, 0, 0, 0, G_GENERAL, "print the version and leave", 0},
-    {OPT_CONFIG, "config", "", PROG_ALL & ~PROG_TOKENIZE, OPT_STRING, "FILE", 0, 0, 0, G_GENERAL,
+    {OPT_CONFIG, "config", "", PROG_ALL & ~(PROG_TOKENIZE | PROG_TEMPLATE), OPT_STRING, "FILE", 0, 0, 0, G_GENERAL,
      "read options from FILE: lines \"name = value\", # for comments", 0},
     {OPT_VERBOSE, "verbose", "-v", PROG_ALL, OPT_COUNT, 0, 0, 0, 0, G_GENERAL, "log more; twice: debug", 0},
     {OPT_LOG_FORMAT, "log-format", "", PROG_ALL, OPT_CHOICE, "text|json", "text", 0, 0, G_GENERAL,
@@ -218,5 +219,13 @@ const opt_row opt_rows[] = {
      "put BOS and EOS where the model wants them; a line of --json may say otherwise", 0},
     {OPT_PARSE_SPECIAL, "parse-special", "!--no-parse-special", PROG_TOKENIZE, OPT_FLAG, 0, "true", 0, 0, G_TOKENIZE,
      "special tokens' names in the text are those tokens", 0},
+    /* template */
+    {OPT_MODEL, "model", "-m", PROG_TEMPLATE, OPT_STRING, "FILE", 0, 0, 0, G_TEMPLATE,
+     "model file (GGUF; its architecture need not be known) whose chat template to render", 0},
+    {OPT_TOKENIZER_CONFIG, "tokenizer-config", "--config", PROG_TEMPLATE, OPT_STRING, "FILE", 0, 0, 0, G_TEMPLATE,
+     "tokenizer_config.json with the template, or with a chat_template.jinja beside it", 0},
+    {OPT_TEMPLATE, "template", "", PROG_TEMPLATE, OPT_STRING, "FILE", 0, 0, 0, G_TEMPLATE, "the template itself", 0},
+    {OPT_DATE, "date", "", PROG_TEMPLATE, OPT_STRING, "YYYY-MM-DD", 0, 0, 0, G_TEMPLATE,
+     "day that strftime_now sees, at 12:00:00; without it, now", 0},
 };
 const size_t opt_n_rows = sizeof opt_rows / sizeof opt_rows[0];

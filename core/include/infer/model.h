@@ -105,6 +105,16 @@ INFER_API infer_status infer_file_tokenizer(infer_file *f, const infer_tokenizer
 /* The tokenizer of a GGUF file alone, owned by the caller (infer_tokenizer_destroy): of the rest of the file only the
  * container is checked, so that its architecture need not be known. Errors as for infer_file_open. */
 INFER_API infer_status infer_tokenizer_open(const char *path, infer_tokenizer **out, infer_error *err);
+
+/* What a GGUF file says for chats: the source of its chat template and of the one named "tool_use", and the texts of
+ * BOS and EOS. Owned, NUL-terminated, with their lengths; NULL where the file has none. */
+typedef struct infer_chat_source {
+    char *source, *tool_use, *bos, *eos;
+    size_t source_n, tool_use_n, bos_n, eos_n;
+} infer_chat_source;
+/* Of the rest of the file only the container is checked, as by infer_tokenizer_open. */
+INFER_API infer_status infer_chat_source_open(const char *path, infer_chat_source *out, infer_error *err);
+INFER_API void infer_chat_source_free(infer_chat_source *s);
 /* The source of the file's chat template, or of the named one; NULL: none. Borrowed; *n its length. */
 INFER_API const char *infer_file_chat_template(const infer_file *f, const char *name, size_t *n);
 

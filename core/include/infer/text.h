@@ -117,21 +117,30 @@ INFER_API int32_t infer_tokenizer_is_end(const infer_tokenizer *t, int32_t id);
 
 typedef struct infer_template infer_template;
 
-/* Compiles a Jinja template as transformers sets Jinja2 up (trim_blocks, lstrip_blocks, loop controls, generation
- * blocks, raise_exception, strftime_now, tojson without HTML escapes). An unknown tag, filter, test, function or
- * method that the template names is INFER_E_UNSUPPORTED with its name and line; a syntax error is INFER_E_BAD_FILE. */
+/* Compiles a Jinja template as transformers sets Jinja2 up: trim_blocks and lstrip_blocks, loop controls, generation
+ * blocks, raise_exception, strftime_now, tojson without HTML escapes, and the sandbox that lets nothing change a list
+ * or dict. It renders as Python's Jinja2 3.1 does, with these differences: integers have 64 bits, and a result beyond
+ * is an error (longer ones from the variables or the template keep their digits, to be printed and compared); |safe and
+ * |escape mark no string for later escaping, as a prompt is no HTML; functions and bound methods print without an
+ * address. An unknown tag, filter, test, function or method that the template names is INFER_E_UNSUPPORTED with its
+ * name and line, even where it would never run (but not a function whose name the template tests with `is defined`); a
+ * syntax error or invalid UTF-8 is INFER_E_BAD_FILE; more than 1 MiB, 10,000 names or 200 levels of nesting
+ * INFER_E_TOO_LARGE. */
 INFER_API infer_status infer_template_create(const char *src, size_t n, infer_template **out, infer_error *err);
 INFER_API void infer_template_destroy(infer_template *t);
 
 typedef struct infer_template_options {
-    uint64_t max_steps;  /* evaluation steps allowed; 0: 10 million */
+    uint64_t max_steps;  /* evaluation steps allowed; 0: 10 million. Every 64 bytes copied or searched are one, too */
     uint64_t max_output; /* bytes allowed; 0: 16 MiB */
     int64_t now;         /* seconds since the epoch that strftime_now sees, as UTC; 0: the clock, local time */
 } infer_template_options;
 
-/* Renders with the variables of a JSON object ("messages", "tools", "add_generation_prompt", "bos_token", …; order of
- * keys is kept). *out is owned (infer_text_free), *out_n its length. A raise_exception call is INFER_E_INVALID with
- * the template's message; an undefined operation INFER_E_INVALID with line and reason; a limit INFER_E_TOO_LARGE. */
+/* Renders with the variables of a JSON object in UTF-8 ("messages", "tools", "add_generation_prompt", "bos_token", …;
+ * order of keys is kept, an unpaired surrogate is U+FFFD). *out is owned (infer_text_free), valid UTF-8, *out_n its
+ * length. A raise_exception call is INFER_E_INVALID with "template line N: the template refuses: MESSAGE"; an operation
+ * that Python refuses, and a wrong JSON text, INFER_E_INVALID with line and reason; a limit INFER_E_TOO_LARGE: of
+ * steps, output, 64 MiB a string, 256 MiB of working memory, 200 levels of data and calls. Any number of threads may
+ * render one template; 512 KiB of stack are enough. */
 INFER_API infer_status infer_template_render(const infer_template *t, const char *vars_json, size_t vars_n,
                                              const infer_template_options *opt, char **out, size_t *out_n,
                                              infer_error *err);
