@@ -24,18 +24,16 @@ typedef struct spec {
 int infer_jformat_pad(infer_jctx *c, const char *p, size_t n, size_t head, char align, uint32_t fill, int64_t width)
 {
     int64_t len = (int64_t)infer_ju_count(p, n), pad = width > len ? width - len : 0;
-    if (pad > (int64_t)J_MAX_STRING)
-        return infer_jctx_fail(c, INFER_E_TOO_LARGE, "the string limit of %zu bytes is reached", J_MAX_STRING);
     int64_t left = align == '<' ? 0 : align == '^' ? pad / 2 : pad;
-    infer_buf *b = &c->tmp;
-    if (align == '=')
-        infer_buf_append(b, p, head);
-    for (int64_t i = 0; i < left; i++)
-        infer_buf_put_utf8(b, fill);
-    infer_buf_append(b, align == '=' ? p + head : p, align == '=' ? n - head : n);
-    for (int64_t i = left; i < pad; i++)
-        infer_buf_put_utf8(b, fill);
-    return b->failed ? infer_jctx_buf_failed(c, b) : infer_jctx_work(c, n + (size_t)pad);
+    if (align != '=')
+        head = 0;
+    infer_buf_append(&c->tmp, p, head);
+    if (infer_jctx_fill(c, fill, left))
+        return -1;
+    infer_buf_append(&c->tmp, p + head, n - head);
+    if (infer_jctx_fill(c, fill, pad - left))
+        return -1;
+    return c->tmp.failed ? infer_jctx_buf_failed(c, &c->tmp) : infer_jctx_work(c, n);
 }
 
 /* Cuts the text built behind mark off tmp and appends it padded. `head` bytes are sign and base. */
@@ -104,8 +102,8 @@ static int format_int(infer_jctx *c, infer_jval v, const spec *s)
         infer_buf_putc(b, s->type);
     }
     size_t head = b->n - mark;
-    for (int64_t k = (int64_t)n; k < s->prec && !b->failed; k++)
-        infer_buf_putc(b, '0');
+    if (infer_jctx_fill(c, '0', s->prec - (int64_t)n))
+        return -1;
     infer_buf_append(b, p, n);
     if (s->group && !b->failed)
         group_digits(c, mark + head, n, s->group, base == 10 ? 3 : 4);

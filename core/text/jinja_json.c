@@ -291,10 +291,13 @@ static int new_line(infer_jctx *c, const infer_jjson_style *st, uint32_t level)
         return 0;
     infer_buf_putc(&c->tmp, '\n');
     for (uint32_t i = 0; i < level; i++) {
-        if (st->indent.kind == J_STR)
-            infer_buf_append(&c->tmp, st->indent.u.s->p, st->indent.u.s->n);
-        for (int64_t k = 0; st->indent.kind == J_INT && k < st->indent.u.i && !c->tmp.failed; k++)
-            infer_buf_putc(&c->tmp, ' ');
+        if (st->indent.kind == J_INT && infer_jctx_fill(c, ' ', st->indent.u.i))
+            return -1;
+        if (st->indent.kind != J_STR)
+            continue;
+        infer_buf_append(&c->tmp, st->indent.u.s->p, st->indent.u.s->n);
+        if (infer_jctx_work(c, st->indent.u.s->n))
+            return -1;
     }
     return c->tmp.failed ? infer_jctx_buf_failed(c, &c->tmp) : 0;
 }

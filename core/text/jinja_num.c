@@ -163,8 +163,9 @@ int infer_jstr_repeat(infer_jctx *c, const infer_jstr *s, int64_t n, infer_jval 
     char *p = infer_jctx_alloc(c, bytes);
     if (!p || infer_jctx_work(c, bytes))
         return -1;
-    for (size_t i = 0; i < bytes; i += s->n)
-        memcpy(p + i, s->p, s->n);
+    memcpy(p, s->p, s->n);
+    for (size_t have = s->n; have < bytes; have *= 2)
+        memcpy(p + have, p, have < bytes - have ? have : bytes - have);
     return infer_jstr_borrow(c, p, bytes, s->len * (size_t)n, out);
 }
 

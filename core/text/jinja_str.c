@@ -93,14 +93,10 @@ int infer_jstr_replace(infer_jctx *c, const infer_jstr *s, const infer_jstr *fro
 int infer_jstr_fill(infer_jctx *c, const infer_jstr *s, int64_t left, int64_t right, uint32_t fill, infer_jval *out)
 {
     size_t mark = infer_jctx_begin(c);
-    if (left > (int64_t)J_MAX_STRING || right > (int64_t)J_MAX_STRING)
-        return infer_jctx_fail(c, INFER_E_TOO_LARGE, "the string limit of %zu bytes is reached", J_MAX_STRING);
-    for (int64_t i = 0; i < left; i++)
-        infer_buf_put_utf8(&c->tmp, fill);
+    if (infer_jctx_fill(c, fill, left))
+        return -1;
     infer_buf_append(&c->tmp, s->p, s->n);
-    for (int64_t i = 0; i < right; i++)
-        infer_buf_put_utf8(&c->tmp, fill);
-    return infer_jctx_end(c, mark, out);
+    return infer_jctx_fill(c, fill, right) || infer_jctx_end(c, mark, out) ? -1 : 0;
 }
 
 int infer_jstr_center(infer_jctx *c, const infer_jstr *s, int64_t width, uint32_t fill, infer_jval *out)
@@ -254,13 +250,13 @@ METHOD(str_expandtabs)
     size_t mark = infer_jctx_begin(c);
     if (a[0].kind != J_MISSING && infer_jval_as_int(c, a[0], "tabsize", &size))
         return -1;
-    if (size > (int64_t)J_MAX_STRING)
-        return infer_jctx_fail(c, INFER_E_TOO_LARGE, "the string limit of %zu bytes is reached", J_MAX_STRING);
-    for (size_t i = 0; i < self.u.s->n && !c->tmp.failed;) {
+    for (size_t i = 0; i < self.u.s->n;) {
         uint32_t cp = infer_ju_next(self.u.s->p, &i);
         if (cp == '\t') {
-            for (int64_t k = size > 0 ? size - column % size : 0; k > 0; k--, column++)
-                infer_buf_putc(&c->tmp, ' ');
+            int64_t gap = size > 0 ? size - column % size : 0;
+            if (infer_jctx_step(c, 1) || infer_jctx_fill(c, ' ', gap))
+                return -1;
+            column += gap;
             continue;
         }
         column = cp == '\n' || cp == '\r' ? 0 : column + 1;

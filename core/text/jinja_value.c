@@ -146,6 +146,27 @@ int infer_jctx_end(infer_jctx *c, size_t mark, infer_jval *out)
     return 0;
 }
 
+int infer_jctx_fill(infer_jctx *c, uint32_t cp, int64_t n)
+{
+    infer_buf *b = &c->tmp;
+    size_t start = b->n;
+    if (n <= 0)
+        return 0;
+    if (n > (int64_t)J_MAX_STRING)
+        return infer_jctx_fail(c, INFER_E_TOO_LARGE, "the string limit of %zu bytes is reached", J_MAX_STRING);
+    if (infer_jctx_work(c, (size_t)n))
+        return -1;
+    infer_buf_put_utf8(b, cp);
+    size_t unit = b->n - start, total = unit * (size_t)n;
+    if (!b->failed && infer_buf_reserve(b, total - unit)) {
+        for (size_t have = unit; have < total; have *= 2)
+            memcpy(b->p + start + have, b->p + start, have < total - have ? have : total - have);
+        b->n = start + total;
+        b->p[b->n] = 0;
+    }
+    return b->failed ? infer_jctx_buf_failed(c, b) : 0;
+}
+
 /* ---- Strings ----------------------------------------------------------------------------------------------- */
 
 const infer_jstr infer_jstr_empty = {.p = ""};

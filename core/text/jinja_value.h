@@ -221,6 +221,8 @@ static inline size_t infer_jctx_begin(const infer_jctx *c)
     return c->tmp.n;
 }
 int infer_jctx_end(infer_jctx *c, size_t mark, infer_jval *out);
+/* Appends n copies of a character to the string being built, charged before they are made. */
+int infer_jctx_fill(infer_jctx *c, uint32_t cp, int64_t n);
 /* Reports what made a buffer fail: its limit, or memory. */
 int infer_jctx_buf_failed(infer_jctx *c, const infer_buf *b);
 /* Appends to the output, charging steps. */

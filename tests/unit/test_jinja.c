@@ -339,6 +339,9 @@ static void test_options(void **state)
     assert_non_null(strstr(err.text, "output limit of 10 bytes"));
     assert_int_equal(render("{% for i in range(200) %}{% endfor %}", "{}", &small, &text, &n, &err), INFER_E_TOO_LARGE);
     assert_non_null(strstr(err.text, "line 1: the limit of evaluation steps"));
+    /* Padding is paid for before it is made. */
+    assert_int_equal(render("{{ '%4000000d' % 1 }}", "{}", &small, &text, &n, &err), INFER_E_TOO_LARGE);
+    assert_non_null(strstr(err.text, "evaluation steps"));
     /* The clock: today's year in local time. */
     time_t now = time(NULL);
     struct tm tm;
