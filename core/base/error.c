@@ -35,8 +35,14 @@ infer_status infer_error_prefix(infer_error *err, infer_status status, const cha
     va_start(ap, fmt);
     int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
     va_end(ap);
-    if (n >= 0 && (size_t)n < sizeof err->text)
-        snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", tail);
+    size_t at = n < 0 ? 0 : (size_t)n < sizeof err->text ? (size_t)n : sizeof err->text - 1;
+    const char *parts[] = {": ", tail};
+    for (int i = 0; i < 2; i++) {
+        size_t len = strlen(parts[i]), room = sizeof err->text - 1 - at;
+        memcpy(err->text + at, parts[i], len < room ? len : room);
+        at += len < room ? len : room;
+    }
+    err->text[at] = 0;
     return err->status;
 }
 
