@@ -5,8 +5,7 @@
 conform="$INFER_BUILDDIR/infer-conform --plugin $INFER_BUILDDIR/tests/plugins/.libs/infer-fault.so --set heap_bytes=24M
     --set wrap=$INFER_BUILDDIR/tests/plugins/.libs/infer-sim.so"
 $conform || exit 1
-# Failures after which every later case waits for its time limit are left to tests/plugins/test_fault.
-for fail in alloc:9 host:60 op:20 op:20:-401; do
+for fail in alloc:9 copy:40 op:20 signal:30 op:20:-401 copy:3:-401 done:25 host:60; do
     text=`$conform --set fail=$fail`
     rc=$?
     echo "fail=$fail: exit $rc, `echo "$text" | grep -c ^FAIL` failures"
