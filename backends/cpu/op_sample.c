@@ -8,7 +8,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "op.h"
 
@@ -45,16 +44,34 @@ static int before(const candidate *a, const candidate *b)
     return a->z != b->z ? a->z > b->z : a->id < b->id;
 }
 
-static int compare(const void *a, const void *b)
-{
-    return before(a, b) ? -1 : 1;
-}
-
 static void swap(candidate *a, candidate *b)
 {
     candidate t = *a;
     *a = *b;
     *b = t;
+}
+
+/* Lets c[at] sink until nobody below it stands after it. */
+static void sink(candidate *c, int64_t at, int64_t n)
+{
+    for (int64_t k = 2 * at + 1; k < n; at = k, k = 2 * at + 1) {
+        if (k + 1 < n && before(&c[k], &c[k + 1]))
+            k++;
+        if (!before(&c[at], &c[k]))
+            return;
+        swap(&c[at], &c[k]);
+    }
+}
+
+/* Heap sort: the C library's sort allocates. */
+static void sort(candidate *c, int64_t n)
+{
+    for (int64_t i = n / 2; i-- > 0;)
+        sink(c, i, n);
+    for (int64_t end = n - 1; end > 0; end--) {
+        swap(&c[0], &c[end]);
+        sink(c, 0, end);
+    }
 }
 
 /* Moves the `want` first of n candidates to the front, in no order (Hoare's selection). */
@@ -109,7 +126,7 @@ static int64_t first_candidates(const row *r, int64_t want)
         select_first(c, have, want);
         have = want;
     }
-    qsort(c, (size_t)have, sizeof *c, compare);
+    sort(c, have);
     return have;
 }
 
