@@ -1,7 +1,7 @@
 /*
  * The one device of the CPU backend: what it is, how much memory is left, its settings.
  * Settings (host->config_get): "threads" (default: one a core), "isa" (generic, avx2; default: the best that runs),
- * "bind" (0: leave threads to the scheduler), "spin_us" (how long an idle worker watches for work before it sleeps).
+ * "bind" (none, node, core; default node), "spin_us" (how long an idle worker watches for work before it sleeps).
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
@@ -202,6 +202,19 @@ static infer_status number_setting(const infer_host *host, const char *key, long
     return INFER_OK;
 }
 
+static infer_status choose_binding(const infer_host *host, uint32_t *out)
+{
+    static const char *const names[] = {"none", "node", "core"};
+    const char *v = setting(host, "bind");
+    *out = CPU_BIND_NODE;
+    for (uint32_t i = 0; v && i < 3; i++)
+        if (strcmp(v, names[i]) == 0) {
+            *out = i;
+            return INFER_OK;
+        }
+    return v ? cpu_fail(host, INFER_E_INVALID, "cpu: unknown bind \"%s\"; known: none, node, core", v) : INFER_OK;
+}
+
 static infer_status choose_kernels(const infer_host *host, const kern_table **out)
 {
     const char *isa = setting(host, "isa");
@@ -221,8 +234,8 @@ static infer_status choose_kernels(const infer_host *host, const kern_table **ou
 
 infer_status cpu_dev_open(const infer_host *host, uint32_t index, infer_device **out)
 {
-    uint32_t cpu, n_cores = 0;
-    long threads, bind, spin_us;
+    uint32_t cpu, n_cores = 0, bind;
+    long threads, spin_us;
     const kern_table *kern = NULL;
     if (index != 0)
         return cpu_fail(host, INFER_E_NO_DEVICE, "cpu: there is no device %u", index);
@@ -230,7 +243,7 @@ infer_status cpu_dev_open(const infer_host *host, uint32_t index, infer_device *
     long cores = n_cores < 1 ? 1 : n_cores > CPU_MAX_THREADS ? (long)CPU_MAX_THREADS : (long)n_cores;
     infer_status s = number_setting(host, "threads", 1, CPU_MAX_THREADS, cores, &threads);
     if (s == INFER_OK)
-        s = number_setting(host, "bind", 0, 1, 1, &bind);
+        s = choose_binding(host, &bind);
     if (s == INFER_OK)
         s = number_setting(host, "spin_us", 0, 1000000, 50, &spin_us);
     if (s == INFER_OK)
@@ -243,7 +256,7 @@ infer_status cpu_dev_open(const infer_host *host, uint32_t index, infer_device *
     d->host = host;
     d->kern = kern;
     atomic_init(&d->bytes, 0);
-    s = cpu_team_create(host, (uint32_t)threads, (int)bind, (uint64_t)spin_us * 1000, &d->team);
+    s = cpu_team_create(host, (uint32_t)threads, bind, (uint64_t)spin_us * 1000, &d->team);
     if (s != INFER_OK) {
         host->free(host->ctx, d);
         return cpu_fail(host, s, "cpu: no memory for a team of %ld threads", threads);
@@ -270,7 +283,7 @@ infer_status cpu_dev_props(infer_device *dev, infer_device_props *out)
         if (dev->kern->format[f].unpack)
             p.formats |= UINT64_C(1) << f;
     cpu_memory_free(&p.max_buffer);
-    p.launch_ns = 500;
+    p.launch_ns = 200;
     p.n_cores = cpu_team_size(dev->team);
     p.simd_width = dev->kern->simd_bytes;
     snprintf(p.isa, sizeof p.isa, "%s", dev->kern->isa);

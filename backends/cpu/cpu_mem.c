@@ -89,8 +89,7 @@ infer_status cpu_kv_query(infer_device *dev, const infer_kv_spec *spec, infer_kv
         const infer_kv_plane *p = &spec->planes[i];
         const kern_format *f = p->format < INFER_FMT_COUNT ? &dev->kern->format[p->format] : &dev->kern->format[0];
         int kept = p->format == INFER_FMT_F32 || p->format == INFER_FMT_F16 || p->format == INFER_FMT_BF16 ||
-                   p->format == INFER_FMT_F8_E4M3 || p->format == INFER_FMT_Q8_0 || p->format == INFER_FMT_Q4_0 ||
-                   p->format == INFER_FMT_Q4_1 || p->format == INFER_FMT_Q5_0 || p->format == INFER_FMT_Q5_1;
+                   p->format == INFER_FMT_F8_E4M3 || p->format == INFER_FMT_Q8_0 || p->format == INFER_FMT_Q4_0;
         if (!kept || p->width % f->block_elems) {
             a.level = INFER_LEVEL_NO;
             a.why = kept ? INFER_WHY_SHAPE : INFER_WHY_FORMAT;

@@ -149,27 +149,31 @@ void cpu_team_run(cpu_team *t, int64_t n, cpu_chunk_fn fn, void *ctx)
     }
 }
 
-static void bind_thread(pthread_t thread, uint32_t cpu)
+static void bind_thread(pthread_t thread, const uint32_t *cpus, uint32_t n)
 {
 #ifdef __linux__
-    if (cpu < CPU_SETSIZE) {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        CPU_SET(cpu, &set);
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (uint32_t i = 0; i < n; i++)
+        if (cpus[i] < CPU_SETSIZE)
+            CPU_SET(cpus[i], &set);
+    if (CPU_COUNT(&set) > 0)
         pthread_setaffinity_np(thread, sizeof set, &set); /* a refusal only costs speed */
-    }
 #else
     (void)thread;
-    (void)cpu;
+    (void)cpus;
+    (void)n;
 #endif
 }
 
-infer_status cpu_team_create(const infer_host *host, uint32_t n_threads, int bind, uint64_t spin_ns, cpu_team **out)
+infer_status cpu_team_create(const infer_host *host, uint32_t n_threads, uint32_t bind, uint64_t spin_ns,
+                             cpu_team **out)
 {
-    uint32_t cpus[CPU_MAX_THREADS] = {0}, n_cores = 0,
-             n_cpus = host->cpu_list(host->ctx, -1, cpus, CPU_MAX_THREADS, &n_cores);
-    if (n_cpus > CPU_MAX_THREADS)
-        n_cpus = CPU_MAX_THREADS;
+    enum { MAX_CPUS = 1024 };
+    uint32_t cpus[MAX_CPUS] = {0}, n_cores = 0;
+    uint32_t n_cpus = host->cpu_list(host->ctx, -1, cpus, MAX_CPUS, &n_cores);
+    if (n_cpus > MAX_CPUS)
+        n_cpus = MAX_CPUS;
     cpu_team *t = host->alloc(host->ctx, sizeof *t + n_threads * sizeof *t->workers, 64);
     if (!t)
         return INFER_E_NO_MEMORY;
@@ -190,8 +194,10 @@ infer_status cpu_team_create(const infer_host *host, uint32_t n_threads, int bin
         w->index = i;
         if (pthread_create(&w->thread, NULL, worker_main, w) != 0)
             break;
-        if (bind && n_cpus >= n_threads)
-            bind_thread(w->thread, cpus[i]);
+        if (bind == CPU_BIND_CORE && n_cpus >= n_threads)
+            bind_thread(w->thread, &cpus[i], 1);
+        else if (bind != CPU_BIND_NONE)
+            bind_thread(w->thread, cpus, n_cpus);
         t->n_threads++;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -592,6 +592,39 @@ static void pack_bf16(const float *src, void *dst, int64_t n)
     kern_pack_bf16(src + i, p + 2 * i, n - i);
 }
 
+static void pack_q8_0(const float *src, void *dst, int64_t n)
+{
+    const __m256 absolute = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF)), zero = _mm256_setzero_ps();
+    uint8_t *p = dst;
+    for (int64_t b = 0; b < n; b += 32, p += 34) {
+        __m256 x[4], m = zero;
+        __m256i q[4];
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            x[i] = _mm256_loadu_ps(src + b + 8 * i);
+            m = _mm256_max_ps(_mm256_and_ps(x[i], absolute), m); /* the second operand where NaN */
+        }
+        __m128 h = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
+        h = _mm_max_ps(h, _mm_movehl_ps(h, h));
+        float d = _mm_cvtss_f32(_mm_max_ss(h, _mm_movehdup_ps(h))) / 127.0f;
+        __m256 inverse = _mm256_set1_ps(d != 0 ? 1.0f / d : 0);
+        kern_store_u16(p, (uint16_t)_cvtss_sh(d, _MM_FROUND_TO_NEAREST_INT));
+        UNROLL
+        for (int i = 0; i < 4; i++) { /* see kern_pack_q8_0 */
+            __m256 v = _mm256_mul_ps(_mm256_and_ps(x[i], absolute), inverse);
+            v = _mm256_max_ps(_mm256_min_ps(_mm256_set1_ps(127), v), zero);
+            __m256 whole = _mm256_floor_ps(v);
+            __m256 up = _mm256_cmp_ps(_mm256_sub_ps(v, whole), _mm256_set1_ps(0.5f), _CMP_GE_OQ);
+            __m256i a = _mm256_sub_epi32(_mm256_cvttps_epi32(whole), _mm256_castps_si256(up));
+            __m256i sign = _mm256_srai_epi32(_mm256_castps_si256(x[i]), 31);
+            q[i] = _mm256_sub_epi32(_mm256_xor_si256(a, sign), sign);
+        }
+        __m256i words = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+        words = _mm256_permutevar8x32_epi32(words, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); /* packs go by halves */
+        _mm256_storeu_si256((__m256i *)(void *)(p + 2), words);
+    }
+}
+
 /* ---- Table ----------------------------------------------------------------------------------------------------- */
 
 #define UNPACK_ROW(id, name, elems, bytes) [INFER_FMT_##id] = {elems, bytes, kern_unpack_##name, NULL, NULL, NULL},
@@ -602,6 +635,7 @@ const kern_format kern_avx2_formats[INFER_FMT_COUNT] = {
     [INFER_FMT_F32] = {1, 4, kern_unpack_f32, kern_pack_f32, dot_f32, weigh_f32},
     [INFER_FMT_F16] = {1, 2, unpack_f16, pack_f16, dot_f16, weigh_f16},
     [INFER_FMT_BF16] = {1, 2, unpack_bf16, pack_bf16, dot_bf16, weigh_bf16},
+    [INFER_FMT_Q8_0] = {32, 34, unpack_q8_0, pack_q8_0, dot_q8_0, weigh_q8_0},
     KERN_NUMBER_FORMATS(UNPACK_ROW) KERN_BLOCK32_FORMATS(BLOCK_ROW) KERN_BLOCK256_FORMATS(DOT_ROW)};
 
 #else

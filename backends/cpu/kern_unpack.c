@@ -207,6 +207,28 @@ void kern_unpack_q8_0(const void *src, float *dst, int64_t n)
     }
 }
 
+/* One f16 scale, largest magnitude / 127; codes to the nearest, halves away from zero; a NaN becomes 0. */
+void kern_pack_q8_0(const float *src, void *dst, int64_t n)
+{
+    uint8_t *p = dst;
+    for (int64_t b = 0; b < n; b += 32, p += 34) {
+        float peak = 0;
+        for (int i = 0; i < 32; i++) {
+            float v = of_bits(bits_of(src[b + i]) & 0x7FFFFFFFu);
+            peak = v > peak ? v : peak;
+        }
+        float d = peak / 127.0f, inverse = d != 0 ? 1.0f / d : 0;
+        kern_store_u16(p, kern_f32_to_f16(d));
+        for (int i = 0; i < 32; i++) {
+            uint32_t u = bits_of(src[b + i]);
+            float v = of_bits(u & 0x7FFFFFFFu) * inverse;
+            int q = v > 0 ? v < 127 ? (int)v : 127 : 0;
+            q += q < 127 && v - (float)q >= 0.5f;
+            p[2 + i] = (uint8_t)(u >> 31 ? -q : q);
+        }
+    }
+}
+
 void kern_unpack_mxfp4(const void *src, float *dst, int64_t n)
 {
     static const float value[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
@@ -295,5 +317,5 @@ void kern_unpack_q6_k(const void *src, float *dst, int64_t n)
     [INFER_FMT_##id] = {.block_elems = elems, .block_bytes = bytes, .unpack = kern_unpack_##name},
 #define PACK_ROW(id, name, elems, bytes)                                                                               \
     [INFER_FMT_##id] = {elems, bytes, kern_unpack_##name, kern_pack_##name, NULL, NULL},
-const kern_format kern_generic_formats[INFER_FMT_COUNT] = {KERN_PLAIN_FORMATS(PACK_ROW) KERN_NUMBER_FORMATS(
+const kern_format kern_generic_formats[INFER_FMT_COUNT] = {KERN_PACKED_FORMATS(PACK_ROW) KERN_NUMBER_FORMATS(
     UNPACK_ROW) KERN_BLOCK32_FORMATS(UNPACK_ROW) KERN_BLOCK256_FORMATS(UNPACK_ROW)};

@@ -5,10 +5,11 @@
 #include "kern.h"
 
 /* X(id, name, elements of a block, bytes of a block) for every format: those that pack too, other numbers, blocks. */
-#define KERN_PLAIN_FORMATS(X)                                                                                          \
+#define KERN_PACKED_FORMATS(X)                                                                                         \
     X(F32, f32, 1, 4)                                                                                                  \
     X(F16, f16, 1, 2)                                                                                                  \
-    X(BF16, bf16, 1, 2)
+    X(BF16, bf16, 1, 2)                                                                                                \
+    X(Q8_0, q8_0, 32, 34)
 #define KERN_NUMBER_FORMATS(X)                                                                                         \
     X(F8_E4M3, e4m3, 1, 1)                                                                                             \
     X(F8_E5M2, e5m2, 1, 1)                                                                                             \
@@ -26,7 +27,6 @@
     X(Q4_1, q4_1, 32, 20)                                                                                              \
     X(Q5_0, q5_0, 32, 22)                                                                                              \
     X(Q5_1, q5_1, 32, 24)                                                                                              \
-    X(Q8_0, q8_0, 32, 34)                                                                                              \
     X(MXFP4, mxfp4, 32, 17)
 #define KERN_BLOCK256_FORMATS(X)                                                                                       \
     X(Q2_K, q2_k, 256, 84)                                                                                             \
@@ -36,7 +36,7 @@
     X(Q6_K, q6_k, 256, 210)
 
 #define KERN_DECLARE(id, name, elems, bytes) void kern_unpack_##name(const void *src, float *dst, int64_t n);
-KERN_PLAIN_FORMATS(KERN_DECLARE)
+KERN_PACKED_FORMATS(KERN_DECLARE)
 KERN_NUMBER_FORMATS(KERN_DECLARE)
 KERN_BLOCK32_FORMATS(KERN_DECLARE)
 KERN_BLOCK256_FORMATS(KERN_DECLARE)
@@ -44,6 +44,7 @@ KERN_BLOCK256_FORMATS(KERN_DECLARE)
 void kern_pack_f32(const float *src, void *dst, int64_t n);
 void kern_pack_f16(const float *src, void *dst, int64_t n);
 void kern_pack_bf16(const float *src, void *dst, int64_t n);
+void kern_pack_q8_0(const float *src, void *dst, int64_t n);
 extern const kern_format kern_generic_formats[INFER_FMT_COUNT];
 
 static inline uint16_t kern_load_u16(const uint8_t *p)

@@ -18,10 +18,16 @@ typedef void (*cpu_chunk_fn)(void *ctx, int64_t chunk, uint32_t worker);
 #define CPU_MAX_THREADS 256u
 #define CPU_MAX_CHUNKS  ((int64_t)1 << 30)
 
-/* n_threads counts the thread that calls cpu_team_run. Worker i is bound to the i-th processor of the host's list when
- * `bind` is set. spin_ns: how long to watch before sleeping. Threads that cannot be made are missing from the team's
- * size, which is at least 1. */
-infer_status cpu_team_create(const infer_host *host, uint32_t n_threads, int bind, uint64_t spin_ns, cpu_team **out);
+/* To which processors of the host's list a worker is bound. Inside a set the scheduler can get out of the way of other
+ * programs: with those running, a worker that has one processor of its own decodes a fifth slower. */
+#define CPU_BIND_NONE 0u
+#define CPU_BIND_NODE 1u /* all of them */
+#define CPU_BIND_CORE 2u /* worker i to the i-th */
+
+/* n_threads counts the thread that calls cpu_team_run. spin_ns: how long to watch before sleeping. Threads that cannot
+ * be made are missing from the team's size, which is at least 1. */
+infer_status cpu_team_create(const infer_host *host, uint32_t n_threads, uint32_t bind, uint64_t spin_ns,
+                             cpu_team **out);
 void cpu_team_destroy(cpu_team *t);
 uint32_t cpu_team_size(const cpu_team *t);
 /* Runs fn for every chunk and returns when all are done; one caller at a time. The caller works too, as worker 0. n is

@@ -96,6 +96,34 @@ static void test_halves(void **state)
     }
 }
 
+/* Blocks with ties, zeros, tiny and odd numbers. */
+static void test_pack_q8_0(void **state)
+{
+    enum { N = 32 * 200 };
+    static float x[N];
+    static uint8_t want[N / 32 * 34], got[N / 32 * 34];
+    (void)state;
+    fill_noise(x, N, 6);
+    for (int i = 0; i < N; i++) {
+        int b = i / 32;
+        x[i] = b % 5 == 0   ? (float)(int)(x[i] * 254) * 0.5f
+               : b % 5 == 1 ? x[i] * 1e-38f
+               : b % 5 == 2 ? x[i] * 1e30f
+                            : x[i];
+        if (b % 5 == 0 && i % 32 == 7)
+            x[i] = 127;
+        if (b % 11 == 3)
+            x[i] = 0;
+        if (b % 13 == 4 && i % 9 == 0)
+            x[i] = NAN;
+    }
+    infer_format_get(INFER_FMT_Q8_0)->pack(x, want, N);
+    for (int t = 0; t < n_tables; t++) {
+        tables[t]->format[INFER_FMT_Q8_0].pack(x, got, N);
+        assert_memory_equal(got, want, sizeof want);
+    }
+}
+
 /* The dot kernels and the tile kernel take the same sum; both are near the exact one. */
 static void test_sums(void **state)
 {
@@ -465,9 +493,9 @@ int main(void)
     if (kern_avx2())
         tables[n_tables++] = kern_avx2();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unpack),  cmocka_unit_test(test_halves),    cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_vectors), cmocka_unit_test(test_matmul),    cmocka_unit_test(test_matmul_rows),
-        cmocka_unit_test(test_moe),     cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_unpack),      cmocka_unit_test(test_halves),  cmocka_unit_test(test_pack_q8_0),
+        cmocka_unit_test(test_sums),        cmocka_unit_test(test_vectors), cmocka_unit_test(test_matmul),
+        cmocka_unit_test(test_matmul_rows), cmocka_unit_test(test_moe),     cmocka_unit_test(test_attention),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
