@@ -70,7 +70,7 @@ static void test_strmap(void **state)
 {
     (void)state;
     infer_strmap m = {0};
-    char keys[500][8];
+    char keys[500][16];
     for (int i = 0; i < 500; i++) {
         snprintf(keys[i], sizeof keys[i], "k%d", i);
         assert_int_equal(infer_strmap_put(&m, infer_str_of(keys[i], strlen(keys[i])), (uint32_t)i), INFER_OK);
