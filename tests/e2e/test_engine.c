@@ -585,9 +585,7 @@ static void *one_rig(void *arg)
 {
     rig r;
     answer a, *list[] = {&a};
-    rig_options o = options();
-    o.model = arg;
-    rig_open(&r, &o);
+    rig_open(&r, arg);
     for (int i = 0; i < 10; i++) {
         infer_request q = request_of(i);
         rig_submit(&r, &q, &a);
@@ -602,9 +600,11 @@ static void test_two_processes_worth(void **state)
 {
     (void)state;
     pthread_t t[2];
-    const char *models[] = {rig_golden("qwen2"), rig_golden("qwen3")};
+    rig_options o[] = {options(), options()};
+    o[0].model = rig_golden("qwen2");
+    o[1].model = rig_golden("qwen3");
     for (int i = 0; i < 2; i++)
-        pthread_create(&t[i], NULL, one_rig, (void *)(uintptr_t)models[i]);
+        pthread_create(&t[i], NULL, one_rig, &o[i]);
     for (int i = 0; i < 2; i++)
         pthread_join(t[i], NULL);
 }

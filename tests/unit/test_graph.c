@@ -27,7 +27,7 @@ static int group_setup(void **state)
     if (infer_hal_create(&opt, &hal, NULL) || infer_hal_add(hal, ref_like_query, "test", NULL))
         return 1;
     for (int i = 0; i < REF_LIKE_DEVS; i++) {
-        char id[8];
+        char id[16];
         snprintf(id, sizeof id, "like%d", i);
         if (infer_hal_open(hal, id, &like[i], NULL))
             return 1;
