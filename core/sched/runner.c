@@ -238,6 +238,7 @@ static void part_job(infer_hal_job *job)
     if (s == INFER_OK)
         s = infer_hal_tl_wait(pr->tl, r->step_no, UINT64_MAX);
     if (s != INFER_OK) {
+        (void)infer_hal_drain(d); /* it may still be at the buffers, which a failed engine frees */
         fail(r, d, s, "step");
         infer_hal_tl_signal_host(pr->tl, r->step_no);
     }

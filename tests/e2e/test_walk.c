@@ -177,7 +177,7 @@ static void walk_device(const char *inner, const char *extra, const char *device
         const char *name;
         int64_t dense, stride;
     } classes[] = {
-#define X(id, name) {INFER_FAULT_##id, name, 6, 11},
+#define X(id, name) {INFER_FAULT_##id, name, INFER_FAULT_##id == INFER_FAULT_TIMELINE ? 40 : 6, 11},
         INFER_FAULT_CLASSES(X)
 #undef X
     };
