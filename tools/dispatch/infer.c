@@ -21,8 +21,6 @@ static const struct {
     {"eval", "measure quality: perplexity, KL divergence"},
     {"tokenize", "turn text to token ids and back"},
     {"template", "render a chat template"},
-    {"quantize", "make a smaller model file"},
-    {"pull", "fetch a model"},
     {"conform", "run the conformance kit on a backend"},
 };
 
