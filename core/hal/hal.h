@@ -181,22 +181,6 @@ infer_status infer_hal_wait(infer_hal_dev *d, infer_hal_tl *tl, uint64_t value);
  * device touches no buffer and no host memory of earlier copies any more. */
 infer_status infer_hal_drain(infer_hal_dev *d);
 
-/* A one-way path for rows between two devices: a ring of `depth` places of `bytes` each, in the receiver's memory where
- * the sender's queue reaches it (booked there as workspace), else in host memory. */
-typedef struct infer_hal_link infer_hal_link;
-infer_status infer_hal_link_create(infer_hal_dev *from, infer_hal_dev *to, uint64_t bytes, uint32_t depth,
-                                   infer_hal_link **out, infer_error *err);
-/* After all its transfers are done. */
-void infer_hal_link_destroy(infer_hal_link *l);
-const infer_edge_info *infer_hal_link_edge(const infer_hal_link *l);
-uint64_t infer_hal_link_moved(const infer_hal_link *l); /* bytes sent so far [any] */
-/* Transfer `number` (1, 2, 3, …; every one is sent and received): send enqueues on the sender after its work so far,
- * [submit] of `from`; recv enqueues the arrival before the receiver's later work, [submit] of `to`. Either may block
- * its submit thread until the other side is there. After a failed send the transfer counts as done with undefined
- * bytes. */
-infer_status infer_hal_link_send(infer_hal_link *l, const infer_range *src, uint64_t number);
-infer_status infer_hal_link_recv(infer_hal_link *l, const infer_range *dst, uint64_t number);
-
 /* Set-up copies between a device range and host memory, complete on return; run on the submit thread by themselves. */
 infer_status infer_hal_write(infer_hal_dev *d, const infer_range *dst, const void *data, uint64_t bytes,
                              infer_error *err);

@@ -165,9 +165,6 @@ void hal_queue_close(infer_hal_dev *d);
 void hal_queue_stop(infer_hal_dev *d);
 /* The same from any thread, before something that the queue may use goes; nothing while the device works. */
 void hal_settle(infer_hal_dev *d);
-/* cmd_copy without checks, with patience. */
-infer_status hal_copy(infer_hal_dev *d, const infer_copy_end *dst, const infer_copy_end *src,
-                      const infer_copy_region *regions, uint32_t n);
 /* After a slot answered AGAIN: starts and awaits earlier work; OK: try again. */
 infer_status hal_again(infer_hal_dev *d, uint32_t *tries);
 

@@ -51,6 +51,15 @@ infer_status hal_again(infer_hal_dev *d, uint32_t *tries)
         }                                                                                                              \
     } while (0)
 
+/* cmd_copy without checks. */
+static infer_status copy_regions(infer_hal_dev *d, const infer_copy_end *dst, const infer_copy_end *src,
+                                 const infer_copy_region *regions, uint32_t n)
+{
+    infer_status s;
+    RETRY(d, s, d->ops->cmd_copy(d->queue, dst, src, regions, n));
+    return s;
+}
+
 /* ---- Small updates ----------------------------------------------------------------------------------------- */
 
 static infer_status update_plugin(infer_hal_dev *d, const infer_range *dst, const void *data, uint64_t bytes)
@@ -64,7 +73,7 @@ static infer_status copy_in(infer_hal_dev *d, const infer_range *dst, uint64_t o
 {
     infer_copy_end to = {.buffer = dst->buffer}, from = {.host = (void *)(uintptr_t)data};
     infer_copy_region r = {.dst_offset = dst->offset + offset, .bytes = bytes, .rows = 1};
-    return hal_copy(d, &to, &from, &r, 1);
+    return copy_regions(d, &to, &from, &r, 1);
 }
 
 /* The device copies inside the call: the caller's memory may be its source. */
@@ -196,15 +205,7 @@ infer_status infer_hal_copy(infer_hal_dev *d, const infer_copy_end *dst, const i
         INFER_TRY(hal_check_buffer(d, src->buffer, 0, from, "copy source"));
     if (d->hal->validate)
         INFER_TRY(hal_validate_copy(d, dst, src, regions, n));
-    return to ? hal_copy(d, dst, src, regions, n) : INFER_OK;
-}
-
-infer_status hal_copy(infer_hal_dev *d, const infer_copy_end *dst, const infer_copy_end *src,
-                      const infer_copy_region *regions, uint32_t n)
-{
-    infer_status s;
-    RETRY(d, s, d->ops->cmd_copy(d->queue, dst, src, regions, n));
-    return s;
+    return to ? copy_regions(d, dst, src, regions, n) : INFER_OK;
 }
 
 infer_status infer_hal_fill(infer_hal_dev *d, const infer_range *dst, uint32_t pattern, uint32_t pattern_bytes)

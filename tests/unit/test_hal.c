@@ -1,4 +1,4 @@
-/* core/hal on an opened device: memory and ledger, timelines, submission, updates, failures, weights, links.
+/* core/hal on an opened device: memory and ledger, timelines, submission, updates, failures, weights, edges.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
@@ -240,7 +240,6 @@ typedef struct work {
     int number;
     infer_range range, other;
     infer_hal_tl *tl;
-    infer_hal_link *link;
     uint64_t value;
     uint8_t *data;
     uint64_t bytes;
@@ -600,8 +599,7 @@ static void test_backend_lost(void **state)
     assert_string_equal(e.text, "open fakea1: its backend was lost; start anew");
 }
 
-/* ---- Queries, edges, links ----------------------------------------------------------------------------------------
- */
+/* ---- Queries, edges ------------------------------------------------------------------------------------------- */
 
 static void test_queries(void **state)
 {
@@ -651,65 +649,6 @@ static void test_queries(void **state)
     infer_hal_close(ref);
 }
 
-enum { ROUNDS = 40 };
-
-static void fill_and_send(work *w)
-{
-    w->status = infer_hal_fill(w->d, &w->range, (uint32_t)w->value * 3, 1);
-    if (!w->status)
-        w->status = infer_hal_link_send(w->link, &w->range, w->value);
-}
-
-static void take_and_keep(work *w)
-{
-    w->status = infer_hal_link_recv(w->link, &w->range, w->value);
-    infer_copy_end end = {.buffer = w->range.buffer};
-    infer_copy_region r = {.dst_offset = 64 + w->value, .bytes = 1, .rows = 1};
-    if (!w->status)
-        w->status = infer_hal_copy(w->d, &end, &end, &r, 1);
-}
-
-static void check_link(infer_hal_dev *from, infer_hal_dev *to)
-{
-    infer_error e = {0};
-    infer_hal_link *l = NULL;
-    assert_int_equal(infer_hal_link_create(from, to, 64, 0, &l, &e), INFER_E_INVALID);
-    assert_int_equal(infer_hal_link_create(from, to, 64, 3, &l, &e), INFER_OK);
-    infer_hal_buf a = alloc_buf(from, 256), b = alloc_buf(to, 256);
-    static work send[ROUNDS], take[ROUNDS];
-    for (int i = 0; i < ROUNDS; i++) {
-        send[i] = (work){.job.run = run_work, .d = from, .fn = fill_and_send, .link = l, .value = (uint64_t)i + 1};
-        send[i].range = range_of(&a, 0, 64);
-        take[i] = (work){.job.run = run_work, .d = to, .fn = take_and_keep, .link = l, .value = (uint64_t)i + 1};
-        take[i].range = range_of(&b, 0, 64);
-        infer_hal_post(to, &take[i].job); /* the receiver comes first and waits */
-        infer_hal_post(from, &send[i].job);
-    }
-    uint8_t back[256];
-    infer_range all = range_of(&b, 0, 256);
-    work last = {0};
-    assert_int_equal(on_thread(from, &last, nothing), INFER_OK);
-    assert_int_equal(infer_hal_read(to, &all, back, 256, &e), INFER_OK);
-    for (int i = 0; i < ROUNDS; i++) {
-        assert_int_equal(send[i].status, INFER_OK);
-        assert_int_equal(take[i].status, INFER_OK);
-        assert_int_equal(back[65 + i], (uint8_t)((i + 1) * 3));
-    }
-    assert_true(infer_hal_link_moved(l) == 64 * ROUNDS);
-    /* A send that fails does not leave the receiver waiting. */
-    work bad = {.link = l, .value = ROUNDS + 1, .range = range_of(&a, 250, 64)};
-    assert_int_equal(on_thread(from, &bad, fill_and_send), INFER_E_INVALID);
-    work miss = {.link = l, .value = ROUNDS + 1, .range = range_of(&b, 0, 64)};
-    bad.range = range_of(&a, 0, 256);
-    assert_int_equal(on_thread(from, &bad, fill_and_send), INFER_E_INVALID);
-    assert_int_equal(on_thread(to, &miss, take_and_keep), INFER_OK);
-    assert_int_equal(infer_hal_read(to, &all, back, 256, &e), INFER_OK);
-    assert_true(infer_hal_link_edge(l)->mode != INFER_EDGE_NONE);
-    infer_hal_buf_free(&a);
-    infer_hal_buf_free(&b);
-    infer_hal_link_destroy(l);
-}
-
 static infer_status dma_edge(infer_device *dev, uint32_t peer, infer_edge_info *out)
 {
     (void)dev;
@@ -717,7 +656,7 @@ static infer_status dma_edge(infer_device *dev, uint32_t peer, infer_edge_info *
     return INFER_OK;
 }
 
-static void test_links(void **state)
+static void test_edges(void **state)
 {
     (void)state;
     fake_plugins[0].n_rows = 2;
@@ -725,15 +664,13 @@ static void test_links(void **state)
     fake_plugins[0].rows[1].index = 1;
     fake_plugins[0].ops.dev_edge = dma_edge;
     infer_hal_dev *d = open_fake(), *peer = open_dev("fakea1"), *ref = open_dev("ref0");
-    check_link(ref, d);
-    check_link(d, ref);
     infer_edge_info edge;
+    assert_int_equal(infer_hal_edge(ref, d, &edge), INFER_OK);
+    assert_int_equal(edge.mode, INFER_EDGE_STAGED);
     assert_int_equal(infer_hal_edge(d, peer, &edge), INFER_OK);
     assert_int_equal(edge.mode, INFER_EDGE_DMA);
     assert_int_equal(infer_hal_edge(peer, d, &edge), INFER_OK);
     assert_int_equal(edge.mode, INFER_EDGE_STAGED);
-    check_link(d, peer);
-    check_link(peer, d);
     infer_hal_close(ref);
     infer_hal_close(peer);
 }
@@ -756,7 +693,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lost, setup, teardown),
         cmocka_unit_test_setup_teardown(test_backend_lost, setup, teardown),
         cmocka_unit_test_setup_teardown(test_queries, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_links, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_edges, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -550,7 +550,6 @@ static infer_status use_device(infer_hal *h, const char *id, infer_error *err)
     infer_hal_prog *p = NULL;
     infer_hal_exec *x = NULL;
     infer_hal_tl *tl = NULL;
-    infer_hal_link *l = NULL;
     infer_hal_buf b[3] = {0};
     infer_range slots[3];
     small_graph g;
@@ -578,8 +577,6 @@ static infer_status use_device(infer_hal *h, const char *id, infer_error *err)
     if (!s)
         s = infer_hal_tl_create(d, &tl, err);
     if (!s)
-        s = infer_hal_link_create(d, d, 100, 2, &l, err);
-    if (!s)
         s = infer_hal_prog_build(d, &g.view, &p, NULL, err);
     if (!s)
         s = infer_hal_exec_create(p, slots, 3, &x, err);
@@ -587,7 +584,6 @@ static infer_status use_device(infer_hal *h, const char *id, infer_error *err)
         s = run_on(d, x, err);
     infer_hal_exec_destroy(x);
     infer_hal_prog_destroy(p);
-    infer_hal_link_destroy(l);
     infer_hal_tl_destroy(tl);
     for (int i = 0; i < 3; i++)
         infer_hal_buf_free(&b[i]);
