@@ -136,9 +136,9 @@ void infer_hal_op_query(infer_hal_dev *d, const infer_op_desc *const *ops, uint3
 infer_status infer_hal_kv_query(infer_hal_dev *d, const infer_kv_spec *spec, infer_kv_answer *out, infer_error *err);
 infer_status infer_hal_weight_plan(infer_hal_dev *d, const infer_weight_desc *desc, infer_weight_plan *out,
                                    infer_error *err);
-/* Streams the planes of the whole tensor, less what desc.shard leaves out, through weight_begin .. finish into dst, in
- * chunks of at most 16 MiB. May run on several threads
- * for different weights of a device. */
+/* Brings the planes of the whole tensor, less what desc.shard leaves out, to dst in chunks of at most 16 MiB: copied
+ * where the planned image is canonical, else through weight_begin .. finish. May run on several threads for different
+ * weights of a device. */
 infer_status infer_hal_weight_load(infer_hal_dev *d, const infer_weight_desc *desc, const infer_weight_plan *plan,
                                    const infer_range *dst, const void *const planes[3], const uint64_t bytes[3],
                                    infer_error *err);

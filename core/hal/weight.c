@@ -1,8 +1,7 @@
 /*
  * Weights into device memory: the default plan (canonical image), the cut of a shard out of the whole tensor, and the
- * stream of its bytes in bounded chunks to the plugin's packer or, without one, straight into the image. Does not
- * convert formats.
- * SPDX-License-Identifier: Apache-2.0
+ * stream of its bytes in bounded chunks to the plugin's packer or, for a canonical image, straight to its place. Does
+ * not convert formats. SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
 
@@ -142,6 +141,12 @@ static infer_status default_plan(const infer_hal_dev *d, const infer_weight_desc
     return INFER_OK;
 }
 
+/* Whether the image is the source's planes as they are. */
+static int canonical(const infer_weight_desc *w, const infer_weight_plan *p)
+{
+    return p->layout == INFER_LAYOUT_CANONICAL && p->format == w->quant.format;
+}
+
 infer_status infer_hal_weight_plan(infer_hal_dev *d, const infer_weight_desc *desc, infer_weight_plan *out,
                                    infer_error *err)
 {
@@ -153,15 +158,17 @@ infer_status infer_hal_weight_plan(infer_hal_dev *d, const infer_weight_desc *de
     if ((s = cut(desc, c)))
         return infer_error_set(err, s, "plan weight on %s: shape, format and shard do not fit (axis %u, %u+%u of %u)",
                                d->row->id, desc->shard.axis, desc->shard.first, desc->shard.count, desc->shard.of);
-    s = d->b->has & HAL_HAS_PLAN ? hal_note(d, d->ops->weight_plan(d->h, desc, &p)) : default_plan(d, desc, c, &p);
-    if (s)
-        return infer_hal_fail(d, s, err, "plan weight");
+    s = d->b->has & HAL_HAS_PLAN ? hal_note(d, d->ops->weight_plan(d->h, desc, &p)) : INFER_E_UNSUPPORTED;
+    if (s == INFER_E_UNSUPPORTED)
+        s = default_plan(d, desc, c, &p);
     uint64_t at[4];
-    if (!(d->b->has & HAL_HAS_WEIGHT) && (image_layout(c, at) || p.layout != INFER_LAYOUT_CANONICAL ||
-                                          p.format != desc->quant.format || p.packed_bytes != at[3]))
+    if (s || (s = image_layout(c, at)))
+        return infer_hal_fail(d, s, err, "plan weight");
+    int same = canonical(desc, &p);
+    if (!same && !(d->b->has & HAL_HAS_WEIGHT))
         return infer_error_set(err, INFER_E_ABI, "plan weight on %s: a private layout, but no weight_begin to make it",
                                d->row->id);
-    if (!p.packed_bytes || (p.align & (p.align - 1)))
+    if (!p.packed_bytes || (p.align & (p.align - 1)) || (same && p.packed_bytes != at[3]))
         return infer_error_set(err, INFER_E_ABI, "plan weight on %s: the plugin answers %llu bytes aligned to %u",
                                d->row->id, (unsigned long long)p.packed_bytes, p.align);
     *out = p;
@@ -263,7 +270,7 @@ infer_status infer_hal_weight_load(infer_hal_dev *d, const infer_weight_desc *de
     if ((s = hal_check_range(d, dst, "weight image")))
         return infer_hal_fail(d, s, err, "load weight");
     stream st = {.d = d, .dst = dst, .err = err};
-    if (d->b->has & HAL_HAS_WEIGHT) {
+    if (!canonical(desc, plan)) {
         lock_setup(d);
         s = hal_note(d, d->ops->weight_begin(d->h, desc, plan, dst, &st.w));
         unlock_setup(d);

@@ -149,6 +149,92 @@ static void test_heap(void **state)
     infer_hal_destroy(h);
 }
 
+/* ---- Weights in a layout of its own ----------------------------------------------------------------------- */
+
+/* A product's matrix comes as columns, also a part of it; what other ops read is the core's, as is all when it is
+ * switched off. */
+static void test_private_weights(void **state)
+{
+    (void)state;
+    static const setting off[] = {{"private_weights", "0"}, {NULL, NULL}};
+    static const struct {
+        infer_op_id use;
+        infer_shard shard;
+        const setting *set;
+        uint32_t layout;
+        uint64_t n;
+        uint8_t want[12]; /* of the 3 x 4 bytes 0, 1, 2, … */
+    } cases[] = {
+        {INFER_OP_MATMUL, {0}, NULL, SIM_LAYOUT, 12, {0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11}},
+        {INFER_OP_MATMUL, {0, 1, 2, 3}, NULL, SIM_LAYOUT, 8, {4, 8, 5, 9, 6, 10, 7, 11}},
+        {INFER_OP_MATMUL, {1, 1, 1, 2}, NULL, SIM_LAYOUT, 6, {2, 6, 10, 3, 7, 11}},
+        {INFER_OP_GATHER_ROWS, {0}, NULL, INFER_LAYOUT_CANONICAL, 12, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}},
+        {INFER_OP_MATMUL, {0}, off, INFER_LAYOUT_CANONICAL, 12, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}},
+    };
+    uint8_t source[12], got[12];
+    const void *planes[3] = {source, NULL, NULL};
+    const uint64_t bytes[3] = {12, 0, 0};
+    for (uint8_t i = 0; i < 12; i++)
+        source[i] = i;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        infer_hal *h = hal_make(cases[i].set);
+        infer_hal_dev *d = dev_open(h, "sim0");
+        infer_hal_buf b = {0};
+        infer_error e = {0};
+        infer_weight_plan plan = {.struct_size = sizeof(plan)};
+        infer_weight_desc desc = {.struct_size = sizeof(desc),
+                                  .quant = {.format = INFER_FMT_U8},
+                                  .rank = 2,
+                                  .use = cases[i].use,
+                                  .shape = {3, 4, 1, 1},
+                                  .shard = cases[i].shard};
+        assert_int_equal(infer_hal_weight_plan(d, &desc, &plan, &e), INFER_OK);
+        assert_int_equal(plan.layout, cases[i].layout);
+        assert_int_equal(plan.packed_bytes, cases[i].n);
+        assert_int_equal(infer_hal_buf_alloc(d, 12, INFER_LEDGER_WEIGHTS, &b, &e), INFER_OK);
+        infer_range dst = {b.h, 0, cases[i].n};
+        assert_int_equal(infer_hal_weight_load(d, &desc, &plan, &dst, planes, bytes, &e), INFER_OK);
+        assert_int_equal(infer_hal_read(d, &dst, got, cases[i].n, &e), INFER_OK);
+        assert_memory_equal(got, cases[i].want, cases[i].n);
+        infer_hal_buf_free(&b);
+        infer_hal_close(d);
+        infer_hal_destroy(h);
+    }
+}
+
+/* A stream takes the bytes of its weight, no fewer and no more. */
+static void test_weight_stream(void **state)
+{
+    (void)state;
+    infer_hal *h = hal_make(NULL);
+    infer_hal_dev *d = dev_open(h, "sim0");
+    const infer_backend_ops *ops = infer_hal_dev_ops(d);
+    infer_buffer *b = NULL;
+    infer_weight *w = NULL;
+    uint8_t data[32] = {0};
+    infer_weight_plan plan = {.struct_size = sizeof(plan)};
+    infer_weight_desc desc = {.struct_size = sizeof(desc),
+                              .quant = {.format = INFER_FMT_F32},
+                              .rank = 2,
+                              .use = INFER_OP_MATMUL,
+                              .shape = {2, 3, 1, 1}};
+    assert_int_equal(ops->weight_plan(infer_hal_dev_handle(d), &desc, &plan), INFER_OK);
+    assert_int_equal(ops->buf_alloc(infer_hal_dev_handle(d), 0, 24, &b), INFER_OK);
+    infer_range dst = {b, 0, 24}, low = {b, 8, 16};
+    assert_int_equal(ops->weight_begin(infer_hal_dev_handle(d), &desc, &plan, &low, &w), INFER_E_INVALID);
+    assert_int_equal(ops->weight_begin(infer_hal_dev_handle(d), &desc, &plan, &dst, &w), INFER_OK);
+    assert_int_equal(ops->weight_append(w, 0, data, 20), INFER_OK);
+    assert_int_equal(ops->weight_append(w, 0, data, 5), INFER_E_INVALID);
+    assert_int_equal(ops->weight_append(w, 1, data, 4), INFER_E_INVALID);
+    assert_int_equal(ops->weight_finish(w), INFER_E_INVALID);
+    assert_int_equal(ops->weight_append(w, 0, data, 4), INFER_OK);
+    assert_int_equal(ops->weight_finish(w), INFER_OK);
+    ops->weight_destroy(w);
+    ops->buf_free(infer_hal_dev_handle(d), b);
+    infer_hal_close(d);
+    infer_hal_destroy(h);
+}
+
 /* ---- Clock ----------------------------------------------------------------------------------------------- */
 
 typedef struct fills {
@@ -329,6 +415,8 @@ int main(void)
         cmocka_unit_test(test_memory_is_its_own),
         cmocka_unit_test(test_devices_are_apart),
         cmocka_unit_test(test_heap),
+        cmocka_unit_test(test_private_weights),
+        cmocka_unit_test(test_weight_stream),
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_estimate),
         cmocka_unit_test(test_again),

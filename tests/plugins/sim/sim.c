@@ -12,6 +12,7 @@
  *   epilogues 1          longest epilogue prefix taken       scratch_bytes 256    asked (and scribbled on) by every op
  *   native_timelines 0   1: own timelines, not the host's    stream_bytes 1M      command stream of a queue
  *   pace 0               1: commands also take their virtual time on the wall clock
+ *   private_weights 1    0: no matrix lies in sim's own layout (sim_weight.c)
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
@@ -58,7 +59,7 @@ static infer_status sim_number(const infer_host *host, const char *key, double d
 
 static infer_status sim_configure(const infer_host *host, sim_config *c)
 {
-    double heap, stream, scratch, multiple, epilogues, pace, native;
+    double heap, stream, scratch, multiple, epilogues, pace, native, packs;
     const struct {
         const char *key;
         double def;
@@ -76,6 +77,7 @@ static infer_status sim_configure(const infer_host *host, sim_config *c)
         {"epilogues", 1, 0, &epilogues},
         {"pace", 0, 0, &pace},
         {"native_timelines", 0, 0, &native},
+        {"private_weights", 1, 0, &packs},
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         infer_status s = sim_number(host, numbers[i].key, numbers[i].def, numbers[i].binary, numbers[i].out);
@@ -89,6 +91,7 @@ static infer_status sim_configure(const infer_host *host, sim_config *c)
     c->epilogues = epilogues > SIM_MAX_EPI ? SIM_MAX_EPI : (uint32_t)epilogues;
     c->pace = pace != 0;
     c->native = native != 0;
+    c->private_weights = packs != 0;
     const char *deny = host->config_get(host->ctx, "deny_ops");
     while (deny && *deny) {
         size_t n = strcspn(deny, ",");
@@ -166,8 +169,7 @@ void sim_take(void *dst, uint32_t size, const void *src, uint32_t have)
     memcpy(dst, src, have < size ? have : size);
 }
 
-/* Fills an answer struct of the caller, who may know fewer fields (or more): the first word is its size. */
-static void sim_put(void *dst, void *src, uint32_t size)
+void sim_put(void *dst, void *src, uint32_t size)
 {
     uint32_t n;
     memcpy(&n, dst, sizeof(n));
@@ -751,7 +753,9 @@ static infer_status sim_dev_props(infer_device *dev, infer_device_props *out)
     .dev_heap_stats = sim_dev_heap_stats, .buf_alloc = sim_buf_alloc, .buf_free = sim_buf_free,                        \
     .queue_create = sim_queue_create, .queue_destroy = sim_queue_destroy, .queue_wait = sim_queue_wait,                \
     .queue_signal = sim_queue_signal, .cmd_copy = sim_cmd_copy, .cmd_fill = sim_cmd_fill, .op_query = sim_op_query,    \
-    .cmd_op = sim_cmd_op, .kv_query = sim_kv_query, .prof_begin = sim_prof_begin, .prof_read = sim_prof_read
+    .cmd_op = sim_cmd_op, .weight_plan = sim_weight_plan, .weight_begin = sim_weight_begin,                            \
+    .weight_append = sim_weight_append, .weight_finish = sim_weight_finish, .weight_destroy = sim_weight_destroy,      \
+    .kv_query = sim_kv_query, .prof_begin = sim_prof_begin, .prof_read = sim_prof_read
 
 static const infer_backend_ops sim_table = {SIM_SLOTS};
 static const infer_backend_ops sim_table_native = {

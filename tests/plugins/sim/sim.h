@@ -1,5 +1,5 @@
 /*
- * sim, what its two files share: configuration, objects and the records of a command stream.
+ * sim, what its files share: configuration, objects and the records of a command stream.
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INFER_SIM_H
@@ -16,12 +16,13 @@
 #define SIM_MAX_EPI     8u
 #define SIM_MAX_ATTRS   256u
 #define SIM_PROF_RING   4096u
+#define SIM_LAYOUT      0x51u /* of matrices: sim_weight.c */
 #define SIM_SLOT        4096u /* addresses in the window that one buffer's handle stands for */
 
 typedef struct sim_config {
     double bytes_per_s, link_bytes_per_s, flops, launch_ns;
     uint64_t heap_bytes, stream_bytes, scratch_bytes;
-    uint32_t block_multiple, epilogues, pace, native;
+    uint32_t block_multiple, epilogues, pace, native, private_weights;
     uint8_t denied[INFER_OP_COUNT];
 } sim_config;
 
@@ -108,6 +109,7 @@ typedef struct sim_op {
     void *data[INFER_OP_MAX_OPERANDS];
     int32_t *counts;
     uint8_t *scratch;
+    const uint8_t *packed; /* image of operand 1, to be unpacked to data[1]; NULL: it lies there already */
 } sim_op;
 
 /* ---- sim.c ---- */
@@ -116,6 +118,8 @@ typedef struct sim_op {
 infer_status sim_fail(const infer_host *host, infer_status s, const char *text);
 /* Copies at most `have` bytes of a producer's struct into ours of `size` bytes; what it lacks is zero. */
 void sim_take(void *dst, uint32_t size, const void *src, uint32_t have);
+/* Fills an answer struct of the caller, who may know fewer fields (or more): its first word is its size. */
+void sim_put(void *dst, void *src, uint32_t size);
 /* The device memory behind [offset, offset + size) of a handle, or NULL where this is no such place. */
 uint8_t *sim_resolve(infer_device *dev, const infer_buffer *handle, uint64_t offset, uint64_t size);
 /* Moves the clock on by a command of queue q and records it. */
@@ -125,6 +129,24 @@ void sim_tick(infer_queue *q, const char *name, double ns);
  * publishes the record. */
 void *sim_begin(infer_queue *q, uint32_t kind, uint64_t bytes, int may_wait);
 void sim_end(infer_queue *q, const void *record);
+
+/* ---- sim_weight.c ---- */
+
+/* A matrix, or the matrices of the experts, in bytes. */
+typedef struct sim_matrix {
+    uint64_t experts, rows, row_bytes;
+} sim_matrix;
+/* Reads them off a weight's shape and format; 0: not what sim_weight.c has a layout for. */
+int sim_matrix_of(const infer_tensor_desc *t, sim_matrix *out);
+uint64_t sim_matrix_bytes(const sim_matrix *m);
+/* From an image in SIM_LAYOUT to the canonical matrix at dst. */
+void sim_unpack(const sim_matrix *m, const uint8_t *image, uint8_t *dst);
+infer_status sim_weight_plan(infer_device *dev, const infer_weight_desc *desc, infer_weight_plan *out);
+infer_status sim_weight_begin(infer_device *dev, const infer_weight_desc *desc, const infer_weight_plan *plan,
+                              const infer_range *dst, infer_weight **out);
+infer_status sim_weight_append(infer_weight *w, uint32_t plane, const void *data, uint64_t bytes);
+infer_status sim_weight_finish(infer_weight *w);
+void sim_weight_destroy(infer_weight *w);
 
 /* ---- sim_ops.c ---- */
 

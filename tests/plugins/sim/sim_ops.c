@@ -190,9 +190,25 @@ static const infer_attrs_kv *sim_op_kv(const sim_op *op)
     }
 }
 
+/* Whether operand 1 is a matrix in sim's own layout. */
+static int sim_is_packed(const infer_op_desc *op, sim_matrix *m)
+{
+    const infer_tensor_desc *w = &op->tensors[1];
+    return (op->op == INFER_OP_MATMUL || op->op == INFER_OP_MOE_MATMUL) && op->n_in > 1 && w->layout == SIM_LAYOUT &&
+           !(w->flags & INFER_TENSOR_ABSENT) && sim_matrix_of(w, m);
+}
+
+/* Scratch of an op: the configured bytes, then the unpacked matrix. */
+static uint64_t sim_scratch_bytes(const sim_config *c, const sim_matrix *m)
+{
+    uint64_t first = (c->scratch_bytes + SIM_BIND_ALIGN - 1) & ~(uint64_t)(SIM_BIND_ALIGN - 1);
+    return m ? first + sim_matrix_bytes(m) : c->scratch_bytes;
+}
+
 static void sim_answer(infer_device *dev, const infer_op_desc *src, infer_op_answer *out)
 {
     const infer_host *host = dev->host;
+    sim_matrix m;
     sim_op op;
     out->level = INFER_LEVEL_NO;
     out->why = sim_read_op(src, &op);
@@ -202,6 +218,9 @@ static void sim_answer(infer_device *dev, const infer_op_desc *src, infer_op_ans
         out->why = INFER_WHY_OP;
         return;
     }
+    int packed = sim_is_packed(&op.desc, &m);
+    if (packed)
+        op.tensors[1].layout = INFER_LAYOUT_CANONICAL; /* as the reference will see it */
     for (uint32_t i = 0; i < op.desc.n_in + op.desc.n_out; i++) {
         const infer_tensor_desc *t = &op.tensors[i];
         if (t->flags & INFER_TENSOR_ABSENT)
@@ -226,7 +245,7 @@ static void sim_answer(infer_device *dev, const infer_op_desc *src, infer_op_ans
     out->level = INFER_LEVEL_NATIVE;
     out->n_epilogue = op.desc.n_epilogue < dev->cfg.epilogues ? op.desc.n_epilogue : dev->cfg.epilogues;
     out->row_invariant = 1;
-    out->scratch_bytes = dev->cfg.scratch_bytes;
+    out->scratch_bytes = sim_scratch_bytes(&dev->cfg, packed ? &m : NULL);
     out->scratch_align = SIM_BIND_ALIGN;
     out->est_ns = sim_op_ns(&dev->cfg, &op.desc, op.tensors[0].shape[0], &out->est_bytes);
 }
@@ -296,10 +315,18 @@ infer_status sim_cmd_op(infer_queue *q, const infer_op_desc *src, const infer_op
         if (!op.counts)
             return INFER_E_INVALID;
     }
-    if (dev->cfg.scratch_bytes) {
-        op.scratch = sim_bind(dev, &args.scratch, dev->cfg.scratch_bytes);
+    sim_matrix m;
+    int packed = sim_is_packed(d, &m);
+    uint64_t scratch = sim_scratch_bytes(&dev->cfg, packed ? &m : NULL);
+    if (scratch) {
+        op.scratch = sim_bind(dev, &args.scratch, scratch);
         if (!op.scratch)
             return INFER_E_INVALID;
+    }
+    if (packed) {
+        op.packed = op.data[1];
+        op.data[1] = op.scratch + scratch - sim_matrix_bytes(&m);
+        op.tensors[1].layout = INFER_LAYOUT_CANONICAL;
     }
     sim_op *c = sim_begin(q, CMD_OP, sizeof(*c), 0);
     if (!c)
@@ -324,6 +351,9 @@ infer_status sim_run_op(infer_queue *q, const sim_op *op)
     }
     if (op->scratch)
         memset(op->scratch, 0xA5, q->dev->cfg.scratch_bytes); /* it is ours during the op: nobody may rely on it */
+    sim_matrix m;
+    if (op->packed && sim_matrix_of(&op->tensors[1], &m))
+        sim_unpack(&m, op->packed, op->data[1]);
     double bytes, ns = sim_op_ns(&q->dev->cfg, d, rows, &bytes);
     infer_status s = host->ref_op(host->ctx, d, op->data, op->counts);
     if (s)
