@@ -210,12 +210,20 @@ static infer_status check_numbers(const infer_gguf *g, infer_hparams *h, infer_e
     return INFER_OK;
 }
 
+/* What no model of these can do without is missing: the file is wrong. */
+static infer_status needed(infer_status s, infer_error *err)
+{
+    if (s == INFER_E_NOT_FOUND && err)
+        err->status = INFER_E_BAD_FILE;
+    return s == INFER_E_NOT_FOUND ? INFER_E_BAD_FILE : s;
+}
+
 infer_status infer_hparams_load(const infer_gguf *g, infer_hparams *out, infer_error *err)
 {
     infer_hparams h = {0};
     infer_str name;
     char key[96];
-    INFER_TRY(infer_gguf_string(g, "general.architecture", &name, err));
+    INFER_TRY(needed(infer_gguf_string(g, "general.architecture", &name, err), err));
     h.arch = infer_arch_find(name);
     if (!h.arch) {
         char known[160];
@@ -226,7 +234,8 @@ infer_status infer_hparams_load(const infer_gguf *g, infer_hparams *out, infer_e
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         uint32_t *v = (uint32_t *)((char *)&h + fields[i].at);
         key_of(h.arch, fields[i].key, key);
-        INFER_TRY(fields[i].required ? infer_gguf_u32(g, key, v, err) : infer_gguf_u32_or(g, key, 0, v, err));
+        INFER_TRY(fields[i].required ? needed(infer_gguf_u32(g, key, v, err), err)
+                                     : infer_gguf_u32_or(g, key, 0, v, err));
         if (*v > fields[i].max)
             return bad(g, key, *v, "is out of range", err);
     }
@@ -236,7 +245,8 @@ infer_status infer_hparams_load(const infer_gguf *g, infer_hparams *out, infer_e
     if (h.n_ff > 1u << 24)
         return bad(g, key, h.n_ff, "is out of range", err);
     float base;
-    INFER_TRY(infer_gguf_f32(g, key_of(h.arch, "attention.layer_norm_rms_epsilon", key), &h.norm_eps, err));
+    INFER_TRY(
+        needed(infer_gguf_f32(g, key_of(h.arch, "attention.layer_norm_rms_epsilon", key), &h.norm_eps, err), err));
     if (!(h.norm_eps > 0 && h.norm_eps < 1))
         return infer_error_set(err, INFER_E_BAD_FILE, "%s: must lie between 0 and 1", key);
     INFER_TRY(infer_gguf_f32_or(g, key_of(h.arch, "rope.freq_base", key), 10000.0f, &base, err));

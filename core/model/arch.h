@@ -48,7 +48,8 @@ typedef struct infer_hparams {
     int tied;             /* the output matrix is the token table */
 } infer_hparams;
 
-/* Reads and checks the metadata. INFER_E_UNSUPPORTED for an unknown architecture or rope scaling, by name. */
+/* Reads and checks the metadata. INFER_E_BAD_FILE for what is missing or out of range, INFER_E_UNSUPPORTED for an
+ * unknown architecture or rope scaling, by name. */
 infer_status infer_hparams_load(const infer_gguf *g, infer_hparams *out, infer_error *err);
 
 /* rope_dims / 2 inverse frequencies with the file's scaling applied: base^(-2i/R) (Su et al., arXiv:2104.09864),

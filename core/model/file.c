@@ -124,6 +124,11 @@ infer_status infer_tokenizer_open(const char *path, infer_tokenizer **out, infer
         return s;
     s = create_tokenizer(g, path, out, err);
     infer_gguf_close(g);
+    if (s == INFER_E_NOT_FOUND) { /* there is a file, but it is none of what was asked for */
+        s = INFER_E_BAD_FILE;
+        if (err)
+            err->status = s;
+    }
     return s;
 }
 

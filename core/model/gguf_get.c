@@ -149,13 +149,13 @@ int infer_gguf_array_f64(const infer_gguf_kv *kv, uint64_t i, double *v)
 static infer_status get(const infer_gguf *g, const char *key, const infer_gguf_kv **kv, infer_error *err)
 {
     *kv = infer_gguf_find(g, key);
-    return *kv ? INFER_OK : infer_error_set(err, INFER_E_NOT_FOUND, "%s: no key '%s'", g->parts[0].name, key);
+    return *kv ? INFER_OK : infer_error_set(err, INFER_E_NOT_FOUND, "no key '%s'", key);
 }
 
-static infer_status wrong(const infer_gguf *g, const infer_gguf_kv *kv, const char *want, infer_error *err)
+static infer_status wrong(const infer_gguf_kv *kv, const char *want, infer_error *err)
 {
     char show[GGUF_SHOW];
-    return infer_error_set(err, INFER_E_BAD_FILE, "%s: byte %llu: '%s' is %s%s%s, expected %s", g->parts[0].name,
+    return infer_error_set(err, INFER_E_BAD_FILE, "byte %llu: '%s' is %s%s%s, expected %s",
                            (unsigned long long)kv->offset, gguf_show(kv->key, show), gguf_type_name(kv->type),
                            kv->type == INFER_GGUF_ARRAY ? " of " : "",
                            kv->type == INFER_GGUF_ARRAY ? gguf_type_name(kv->elem_type) : "", want);
@@ -167,11 +167,10 @@ static infer_status get_int(const infer_gguf *g, const char *key, int64_t lo, in
     const infer_gguf_kv *kv;
     INFER_TRY(get(g, key, &kv, err));
     if (kv->type == INFER_GGUF_BOOL || !gguf_number_i64(kv->type, kv->value, v))
-        return wrong(g, kv, "an integer", err);
+        return wrong(kv, "an integer", err);
     if (*v < lo || *v > hi)
-        return infer_error_set(err, INFER_E_BAD_FILE, "%s: byte %llu: '%s' is %lld, allowed are %lld to %lld",
-                               g->parts[0].name, (unsigned long long)kv->offset, key, (long long)*v, (long long)lo,
-                               (long long)hi);
+        return infer_error_set(err, INFER_E_BAD_FILE, "byte %llu: '%s' is %lld, allowed are %lld to %lld",
+                               (unsigned long long)kv->offset, key, (long long)*v, (long long)lo, (long long)hi);
     return INFER_OK;
 }
 
@@ -189,7 +188,7 @@ infer_status infer_gguf_f32(const infer_gguf *g, const char *key, float *v, infe
     double d;
     INFER_TRY(get(g, key, &kv, err));
     if ((kv->type != INFER_GGUF_F32 && kv->type != INFER_GGUF_F64) || !number_f64(kv->type, kv->value, &d))
-        return wrong(g, kv, "f32", err);
+        return wrong(kv, "f32", err);
     *v = (float)d;
     return INFER_OK;
 }
@@ -199,7 +198,7 @@ infer_status infer_gguf_bool(const infer_gguf *g, const char *key, int *v, infer
     const infer_gguf_kv *kv;
     INFER_TRY(get(g, key, &kv, err));
     if (kv->type != INFER_GGUF_BOOL)
-        return wrong(g, kv, "bool", err);
+        return wrong(kv, "bool", err);
     *v = kv->value[0];
     return INFER_OK;
 }
@@ -209,7 +208,7 @@ infer_status infer_gguf_string(const infer_gguf *g, const char *key, infer_str *
     const infer_gguf_kv *kv;
     INFER_TRY(get(g, key, &kv, err));
     if (kv->type != INFER_GGUF_STRING)
-        return wrong(g, kv, "string", err);
+        return wrong(kv, "string", err);
     *v = infer_str_of((const char *)kv->value, (size_t)kv->n);
     return INFER_OK;
 }
@@ -236,13 +235,13 @@ infer_status infer_gguf_u32_list(const infer_gguf *g, const char *key, uint32_t 
     if (kv->type != INFER_GGUF_ARRAY)
         INFER_TRY(infer_gguf_u32(g, key, &one, err));
     else if (kv->n != n)
-        return infer_error_set(err, INFER_E_BAD_FILE, "%s: byte %llu: array '%s' has %llu elements, expected %u",
-                               g->parts[0].name, (unsigned long long)kv->offset, key, (unsigned long long)kv->n, n);
+        return infer_error_set(err, INFER_E_BAD_FILE, "byte %llu: array '%s' has %llu elements, expected %u",
+                               (unsigned long long)kv->offset, key, (unsigned long long)kv->n, n);
     int64_t x = one;
     if (kv->type == INFER_GGUF_ARRAY) /* checked before the first is written */
         for (uint32_t i = 0; i < n; i++)
             if (!infer_gguf_array_i64(kv, i, &x) || x < 0 || x > UINT32_MAX)
-                return wrong(g, kv, "integers from 0 to 4294967295", err);
+                return wrong(kv, "integers from 0 to 4294967295", err);
     for (uint32_t i = 0; i < n; i++) {
         if (kv->type == INFER_GGUF_ARRAY)
             infer_gguf_array_i64(kv, i, &x);
@@ -256,14 +255,13 @@ infer_status infer_gguf_strings(const infer_gguf *g, const char *key, infer_text
     const infer_gguf_kv *kv;
     INFER_TRY(get(g, key, &kv, err));
     if (kv->type != INFER_GGUF_ARRAY || kv->elem_type != INFER_GGUF_STRING)
-        return wrong(g, kv, "array of string", err);
+        return wrong(kv, "array of string", err);
     if (kv->n > INT32_MAX)
-        return infer_error_set(err, INFER_E_TOO_LARGE, "%s: byte %llu: '%s' has %llu strings, the limit is %d",
-                               g->parts[0].name, (unsigned long long)kv->offset, key, (unsigned long long)kv->n,
-                               INT32_MAX);
+        return infer_error_set(err, INFER_E_TOO_LARGE, "byte %llu: '%s' has %llu strings, the limit is %d",
+                               (unsigned long long)kv->offset, key, (unsigned long long)kv->n, INT32_MAX);
     infer_text *t = infer_realloc_array(NULL, (size_t)kv->n, sizeof *t);
     if (!t)
-        return infer_error_set(err, INFER_E_NO_MEMORY, "%s: no memory for the %llu strings of '%s'", g->parts[0].name,
+        return infer_error_set(err, INFER_E_NO_MEMORY, "no memory for the %llu strings of '%s'",
                                (unsigned long long)kv->n, key);
     const uint8_t *p = kv->value;
     for (uint64_t i = 0; i < kv->n; i++) { /* lengths were checked at open */
@@ -284,9 +282,9 @@ static infer_status copy_string(const infer_gguf *g, const char *key, char **out
     infer_str s;
     INFER_TRY(infer_gguf_string(g, key, &s, err));
     if (s.n && memchr(s.p, 0, s.n))
-        return infer_error_set(err, INFER_E_BAD_FILE, "%s: '%s' holds a NUL byte", g->parts[0].name, key);
+        return infer_error_set(err, INFER_E_BAD_FILE, "'%s' holds a NUL byte", key);
     *out = infer_strndup(s.p, s.n);
-    return *out ? INFER_OK : infer_error_set(err, INFER_E_NO_MEMORY, "%s: no memory for '%s'", g->parts[0].name, key);
+    return *out ? INFER_OK : infer_error_set(err, INFER_E_NO_MEMORY, "no memory for '%s'", key);
 }
 
 /* An array of numbers, one a token, checked for count and converted; *out stays NULL where absent. */
@@ -298,16 +296,16 @@ static infer_status token_numbers(const infer_gguf *g, const char *key, uint32_t
         return INFER_OK;
     int is_float = kv->elem_type == INFER_GGUF_F32 || kv->elem_type == INFER_GGUF_F64;
     if (kv->type != INFER_GGUF_ARRAY || kv->elem_type == INFER_GGUF_STRING || is_float != floats)
-        return wrong(g, kv, floats ? "array of f32" : "array of i32", err);
+        return wrong(kv, floats ? "array of f32" : "array of i32", err);
     if (kv->n != n)
-        return infer_error_set(err, INFER_E_BAD_FILE, "%s: byte %llu: '%s' has %llu entries for %u tokens",
-                               g->parts[0].name, (unsigned long long)kv->offset, key, (unsigned long long)kv->n, n);
+        return infer_error_set(err, INFER_E_BAD_FILE, "byte %llu: '%s' has %llu entries for %u tokens",
+                               (unsigned long long)kv->offset, key, (unsigned long long)kv->n, n);
     union {
         float f;
         int32_t i;
     } *v = infer_realloc_array(NULL, n, sizeof *v);
     if (!v)
-        return infer_error_set(err, INFER_E_NO_MEMORY, "%s: no memory for '%s'", g->parts[0].name, key);
+        return infer_error_set(err, INFER_E_NO_MEMORY, "no memory for '%s'", key);
     for (uint32_t i = 0; i < n; i++) {
         double d = 0;
         int64_t x = 0;
@@ -413,6 +411,6 @@ infer_status infer_gguf_chat_template(const infer_gguf *g, const char *name, inf
     char key[256];
     int n = snprintf(key, sizeof key, "tokenizer.chat_template%s%s", name ? "." : "", name ? name : "");
     if (n < 0 || (size_t)n >= sizeof key)
-        return infer_error_set(err, INFER_E_NOT_FOUND, "%s: no chat template of so long a name", g->parts[0].name);
+        return infer_error_set(err, INFER_E_NOT_FOUND, "no chat template of so long a name");
     return infer_gguf_string(g, key, v, err);
 }

@@ -340,10 +340,10 @@ static void test_wrong_numbers(void **state)
         infer_status status;
         const char *word;
     } rows[] = {
-        {offsetof(spec, layers), 0, INFER_E_NOT_FOUND, "llama.block_count"},
+        {offsetof(spec, layers), 0, INFER_E_BAD_FILE, "no key 'llama.block_count"},
         {offsetof(spec, layers), 5000, INFER_E_BAD_FILE, "llama.block_count"},
-        {offsetof(spec, embd), 0, INFER_E_NOT_FOUND, "llama.embedding_length"},
-        {offsetof(spec, heads), 0, INFER_E_NOT_FOUND, "llama.attention.head_count"},
+        {offsetof(spec, embd), 0, INFER_E_BAD_FILE, "no key 'llama.embedding_length"},
+        {offsetof(spec, heads), 0, INFER_E_BAD_FILE, "no key 'llama.attention.head_count"},
         {offsetof(spec, heads), 5, INFER_E_BAD_FILE, "head_count_kv"}, /* 2 does not divide it */
         {offsetof(spec, kv_heads), 3, INFER_E_BAD_FILE, "llama.attention.head_count_kv"},
         {offsetof(spec, head_k), 70000, INFER_E_BAD_FILE, "llama.attention.key_length"},
@@ -352,7 +352,7 @@ static void test_wrong_numbers(void **state)
         {offsetof(spec, rope_dims), 3, INFER_E_BAD_FILE, "llama.rope.dimension_count"},
         {offsetof(spec, ff), 0, INFER_E_BAD_FILE, "llama.feed_forward_length"},
         {offsetof(spec, ff), 1u << 30, INFER_E_BAD_FILE, "llama.feed_forward_length"},
-        {offsetof(spec, ctx), 0, INFER_E_NOT_FOUND, "llama.context_length"},
+        {offsetof(spec, ctx), 0, INFER_E_BAD_FILE, "no key 'llama.context_length"},
         {offsetof(spec, no_embd), 1, INFER_E_BAD_FILE, "token_embd.weight"},
         {offsetof(spec, experts), 4, INFER_E_UNSUPPORTED, "llama.expert_count"},
     };
@@ -366,7 +366,7 @@ static void test_wrong_numbers(void **state)
     refused(&s, INFER_E_BAD_FILE, "llama.embedding_length");
     s = llama;
     s.eps = 0;
-    refused(&s, INFER_E_NOT_FOUND, "layer_norm_rms_epsilon");
+    refused(&s, INFER_E_BAD_FILE, "layer_norm_rms_epsilon");
     const float bad_eps[] = {-1, 2, NAN, INFINITY};
     for (size_t i = 0; i < 4; i++) {
         s.eps = bad_eps[i];

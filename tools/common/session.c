@@ -156,7 +156,7 @@ infer_status session_open(session *s, const opts *o, const session_wish *wish, e
     }
     infer_file_get_info(s->file, &s->info);
     if ((st = infer_file_tokenizer(s->file, &s->tokenizer, err)) < 0) {
-        *code = st == INFER_E_UNSUPPORTED ? EXIT_BAD_MODEL : cli_exit_code(st);
+        *code = st == INFER_E_UNSUPPORTED || st == INFER_E_NOT_FOUND ? EXIT_BAD_MODEL : cli_exit_code(st);
         goto done;
     }
     if (stage == SESSION_FILE)
