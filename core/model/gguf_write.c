@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <sys/stat.h>
+
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "model/gguf_private.h"
@@ -41,6 +43,11 @@ infer_status infer_gguf_writer_create(const char *path, infer_gguf_writer **out,
     if (!w || !w->path || !w->part) {
         infer_gguf_writer_destroy(w);
         return infer_error_set(err, INFER_E_NO_MEMORY, "write %s: no memory", path);
+    }
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) { /* a device, say: it would be replaced */
+        infer_gguf_writer_destroy(w);
+        return infer_error_set(err, INFER_E_IO, "write %s: not a regular file", path);
     }
     w->fd = open(w->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (w->fd < 0) {

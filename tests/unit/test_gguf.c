@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include <sys/stat.h>
+
 #include "unit/gguf_build.h"
 #include "unit/unit.h"
 
@@ -699,6 +701,16 @@ static void test_writer(void **state)
     infer_gguf_close(g);
     infer_gguf_writer *w = NULL;
     assert_int_equal(infer_gguf_writer_create("/nonexistent/x", &w, &err), INFER_E_IO);
+    char folder[] = "/tmp/infer-gguf-XXXXXX", special[64];
+    struct stat st;
+    assert_non_null(mkdtemp(folder));
+    snprintf(special, sizeof special, "%s/fifo", folder);
+    assert_int_equal(mkfifo(special, 0600), 0); /* what is no file is not replaced by one */
+    assert_int_equal(infer_gguf_writer_create(special, &w, &err), INFER_E_IO);
+    assert_non_null(strstr(err.text, "not a regular file"));
+    assert_true(stat(special, &st) == 0 && S_ISFIFO(st.st_mode));
+    assert_int_equal(unlink(special), 0);
+    assert_int_equal(rmdir(folder), 0);
     assert_int_equal(infer_gguf_writer_create(path, &w, &err), INFER_OK);
     assert_int_equal(infer_gguf_writer_tensor(w, "t", INFER_FMT_Q8_0, 1, (const uint64_t[]){33}, &err),
                      INFER_E_INVALID);
