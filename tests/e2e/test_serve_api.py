@@ -212,8 +212,9 @@ for field, values in {
     "temperature": [-0.1, 2.1, "1", [], True], "top_p": [-0.1, 1.1, "x"], "n": [0, 129, 1.5, "1"],
     "max_tokens": [-1, "5", 1.5, 1 << 40], "presence_penalty": [-2.1, 2.1], "frequency_penalty": [-2.1, 2.1, {}],
     "seed": [1.5, "x"], "stream": [1, "true"], "stop": [5, {}, [5], ["x"] * 17, "y" * 257],
-    "logit_bias": [[], {"x": 1}, {"999": 1}, {"1": 101}, {"1": "x"}], "stream_options": [5], "min_p": [1.0, -1],
-    "top_k": [-2, 0.5], "min_tokens": [-1], "stop_token_ids": [5, ["x"], [264], [-1]], "response_format": [5],
+    "logit_bias": [[], {"x": 1}, {"999": 1}, {"1": 101}, {"1": "x"}, {"0" * k + "1": 1 for k in range(301)}],
+    "stream_options": [5], "min_p": [1.0, -1],
+    "top_k": [-2, 0.5], "min_tokens": [-1], "stop_token_ids": [5, ["x"], [264], [-1], [1] * 257], "response_format": [5],
     "ignore_eos": [1], "model": [5],
 }.items():
     for v in values:

@@ -202,8 +202,8 @@ static int read_stop_ids(call *c, const json_t *body, gen_group *g)
         return -1;
     if (!v || !json_array_size(v))
         return 0;
-    if (json_array_size(v) > 1024) {
-        respond_error(c, 400, "array_above_max_length", "stop_token_ids", "Invalid 'stop_token_ids': at most 1024.");
+    if (json_array_size(v) > 256) { /* what the engine takes */
+        respond_error(c, 400, "array_above_max_length", "stop_token_ids", "Invalid 'stop_token_ids': at most 256.");
         return -1;
     }
     if (!(g->stop_ids = calloc(json_array_size(v), sizeof *g->stop_ids)))
@@ -231,8 +231,8 @@ static int read_bias(call *c, json_t *body, gen_group *g)
     size_t n = json_object_size(v);
     if (!v || !n)
         return 0;
-    if (n > 4096) {
-        respond_error(c, 400, "invalid_value", "logit_bias", "Invalid 'logit_bias': at most 4096 entries.");
+    if (n > 300) { /* what the engine takes */
+        respond_error(c, 400, "invalid_value", "logit_bias", "Invalid 'logit_bias': at most 300 entries.");
         return -1;
     }
     infer_sample_bias *bias = calloc(n, sizeof *bias);

@@ -39,7 +39,7 @@ typedef struct infer_sampling {
     float presence_penalty, frequency_penalty;
     uint32_t n_bias;
     uint64_t seed;                 /* the same seed and request give the same tokens */
-    const infer_sample_bias *bias; /* n_bias entries, copied */
+    const infer_sample_bias *bias; /* n_bias entries, copied; at most 300 */
 } infer_sampling;
 
 #define INFER_REQ_IGNORE_EOS    1u /* end tokens do not end it */
@@ -56,7 +56,7 @@ typedef struct infer_request {
     int64_t min_tokens; /* end tokens are forbidden before */
     infer_sampling sampling;
     const char *const *stop; /* n_stop strings that end the text; copied; at most 16 of at most 256 bytes */
-    const int32_t *stop_ids; /* n_stop_ids ids that end it */
+    const int32_t *stop_ids; /* n_stop_ids ids that end it; at most 256 */
     uint32_t n_stop, n_stop_ids;
     uint32_t n_top_logprobs; /* 0..20 alternatives with each token */
     int32_t priority;        /* lower first */
