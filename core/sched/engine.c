@@ -123,8 +123,10 @@ static outcome take_token(infer_engine *e, infer_req *r, const infer_step_result
 {
     uint32_t row = r->step_first_logit + r->step_n_logits - 1;
     int32_t id = res->ids[row];
-    if (id < 0 || (uint32_t)id >= e->n_vocab)
-        return failed(INFER_E_INVALID, "sampling: every token is forbidden, or no logit is a number");
+    if (id < 0 || (uint32_t)id >= e->n_vocab) /* without a wish of the request's it is not the request's fault */
+        return r->sampling.n_bias || r->min_tokens
+                   ? failed(INFER_E_INVALID, "sampling: every token is forbidden, or no logit is a number")
+                   : failed(INFER_E_PROGRAM, "sampling: no logit is a number: broken weights, or a device that errs");
     if (!r->t_first_token)
         r->t_first_token = now;
     if (infer_req_is_end(r, e->tok, id))
