@@ -92,10 +92,45 @@ static infer_status ask_device(infer_plan *p, const char *id, infer_error *err)
     infer_status s = add_device(p, id, &e);
     if (s == INFER_E_NO_DEVICE && p->opt.allow_cpu_fallback) {
         infer_plan_reason(p, "%s is left out, as --allow-cpu-fallback says: %.120s", id, e.text);
+        infer_log_write(infer_hal_log(p->rt->hal), INFER_LOG_WARN, "plan",
+                        "%s is left out, as --allow-cpu-fallback says: %s", id, e.text);
         p->opt.tensor_split = NULL; /* it was for other devices */
         return INFER_OK;
     }
     return s == INFER_OK ? s : infer_error_set(err, s, "%s", e.text);
+}
+
+/* Whether a backend of that name is loaded (1) and has a device in this plan (2), so that it has read its settings. */
+static int backend_state(const infer_plan *p, const char *name, size_t n)
+{
+    const infer_hal *h = p->rt->hal;
+    int state = 0;
+    for (uint32_t i = 0; i < infer_hal_n_backends(h); i++) {
+        infer_hal_backend_info b;
+        infer_hal_backend(h, i, &b);
+        if (strncmp(b.name, name, n) || b.name[n])
+            continue;
+        state = 1;
+        for (uint32_t k = 0; k < p->n_devs; k++)
+            if (infer_hal_device(h, (uint32_t)infer_hal_find(h, infer_hal_dev_id(p->devs[k].dev)))->backend == i)
+                return 2;
+    }
+    return state;
+}
+
+/* A setting that nobody reads is likely misspelt: said once. */
+static void check_settings(const infer_plan *p)
+{
+    infer_runtime *rt = p->rt;
+    for (uint32_t i = 0; i < rt->n_settings; i++) {
+        const char *s = rt->settings[i];
+        size_t n = strcspn(s, ".");
+        int state = backend_state(p, s, n);
+        if (state == 1 || atomic_exchange(&rt->asked[i], 1))
+            continue;
+        infer_log_write(infer_hal_log(rt->hal), INFER_LOG_WARN, "plan", "setting %s: %s %.*s", s,
+                        state ? "has no meaning for backend" : "there is no backend", (int)n, s);
+    }
 }
 
 static infer_status open_devices(infer_plan *p, infer_error *err)
@@ -129,6 +164,7 @@ static infer_status open_devices(infer_plan *p, infer_error *err)
         INFER_TRY(add_device(p, "ref0", err));
         p->target.host = (int32_t)p->n_devs - 1;
     }
+    check_settings(p);
     size_t n = (size_t)p->n_devs * p->file->weights.n;
     if (!(p->inst_of = infer_malloc(n * sizeof *p->inst_of)))
         return infer_error_set(err, INFER_E_NO_MEMORY, "plan: no host memory for the weight list");

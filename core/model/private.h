@@ -19,6 +19,7 @@ struct infer_runtime {
     infer_hal *hal;
     char **settings; /* "backend.key=value", owned */
     uint32_t n_settings;
+    _Atomic uint8_t *asked; /* for each: its backend has read it, or that it does not was said */
 };
 
 struct infer_file {

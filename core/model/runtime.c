@@ -14,13 +14,17 @@
 static const char *setting(void *user, const char *backend, const char *key)
 {
     const infer_runtime *rt = user;
+    const char *found = NULL;
     size_t nb = strlen(backend), nk = strlen(key);
     for (uint32_t i = rt->n_settings; i-- > 0;) {
         const char *s = rt->settings[i];
-        if (!strncmp(s, backend, nb) && s[nb] == '.' && !strncmp(s + nb + 1, key, nk) && s[nb + 1 + nk] == '=')
-            return s + nb + nk + 2;
+        if (strncmp(s, backend, nb) || s[nb] != '.' || strncmp(s + nb + 1, key, nk) || s[nb + 1 + nk] != '=')
+            continue;
+        atomic_store(&rt->asked[i], 1);
+        if (!found)
+            found = s + nb + nk + 2;
     }
-    return NULL;
+    return found;
 }
 
 infer_status infer_runtime_create(const infer_runtime_options *opt, infer_runtime **out, infer_error *err)
@@ -33,7 +37,8 @@ infer_status infer_runtime_create(const infer_runtime_options *opt, infer_runtim
     if (!rt)
         return infer_error_set(err, s, "runtime: no host memory");
     rt->settings = infer_calloc(o.n_settings ? o.n_settings : 1, sizeof *rt->settings);
-    if (!rt->settings)
+    rt->asked = infer_calloc(o.n_settings ? o.n_settings : 1, sizeof *rt->asked);
+    if (!rt->settings || !rt->asked)
         goto no_memory;
     for (; rt->n_settings < o.n_settings; rt->n_settings++) {
         const char *text = o.settings[rt->n_settings];
@@ -73,6 +78,7 @@ void infer_runtime_destroy(infer_runtime *rt)
     for (uint32_t i = 0; i < rt->n_settings; i++)
         infer_free(rt->settings[i]);
     infer_free(rt->settings);
+    infer_free((void *)rt->asked);
     infer_free(rt);
 }
 
