@@ -127,6 +127,14 @@ int main(int argc, char **argv)
     int code = cli_start(&what, &p.o, argc, argv);
     if (code >= 0)
         goto out;
+    const opt_value *set = &p.o.v[OPT_SET];
+    for (size_t i = 0; i < set->n; i++) {
+        const char *eq = strchr(set->list[i], '=');
+        if (eq && eq > set->list[i])
+            continue;
+        code = cli_fail(EXIT_USAGE, "--set: \"%s\" is not KEY=VALUE", set->list[i]);
+        goto out;
+    }
     if (opt_set(&p.o, OPT_BACKEND) == opt_set(&p.o, OPT_PLUGIN)) {
         code = cli_fail(EXIT_USAGE, "either --backend or --plugin says what to test");
         goto out;

@@ -50,6 +50,32 @@ for p, more in (("infer-run", ["--raw", "-p", "x"]), ("infer-bench", []), ("infe
     refuses(3, "nosuch0", p, "-m", TINY, "-dev", "nosuch0", *more)
     refuses(2, "q9", p, "-m", TINY, "-dev", DEV, "-ctk", "q9", *more)
     refuses(2, "not built yet", p, "-m", TINY, "-dev", DEV, "-sm", "tensor", *more)
+# Without a key that every model has, or without a tokenizer: a bad file, named once.
+for key in ("general.architecture", "llama.block_count", "llama.attention.layer_norm_rms_epsilon", "tokenizer.ggml.model",
+            "tokenizer.ggml.tokens"):
+    lacks = os.path.join(work, "lacks.gguf")
+    with open(lacks, "wb") as f:
+        f.write(whole.replace(key.encode(), key.encode()[:-1] + b"_", 1))
+    refuses(5, "infer-run: %s: no key '%s'" % (lacks, key), "infer-run", "-m", lacks, "--raw", "-p", "x", "-dev", DEV)
+    if key.startswith("tokenizer") and os.path.exists(program("infer-tokenize")):
+        refuses(5, "infer-tokenize: %s: no key '%s'" % (lacks, key), "infer-tokenize", "-m", lacks, "-p", "x")
+
+# Weights that are no numbers are not the caller's fault.
+with open(broken, "wb") as f:
+    f.write(whole[:-100000] + b"\xff" * 100000)
+refuses(1, "no logit is a number", "infer-run", "-m", broken, "--raw", "-p", "x", "-dev", DEV)
+with open(broken, "wb") as f:
+    f.write(whole[: len(whole) // 2])
+
+# What is asked for and cannot be had is said, though it is no failure.
+for args, says in ((["-dev", "nosuch0", "--allow-cpu-fallback"], "nosuch0 is left out"),
+                   (["-dev", DEV, "--backend-option", DEV[:3] + ".nosuch=1"], DEV[:3] + ".nosuch=1: has no meaning"),
+                   (["-dev", DEV, "--backend-option", "nosuch.x=1"], "no backend nosuch")):
+    r = run("infer-run", "-m", TINY, "--raw", "-p", "x", "-n", "1", *args)
+    check(r.rc == 0 and sum(says in line for line in r.err.splitlines()) == 1, "%s is said once" % says, r)
+r = run("infer-run", "-m", TINY, "--raw", "-p", "x", "-n", "1", "-t", "1", "-dev", DEV)
+check(r.rc == 0 and r.err == "", "what is known is not remarked on", r)
+
 refuses(4, "does not fit", "infer-run", "-m", TINY, "-dev", DEV, "--raw", "-p", "x", "--kv-cache-memory", "100")
 
 # A module that does not load: 6 when its device is asked for; the others work.
@@ -85,6 +111,7 @@ refuses(2, "verify: not built yet", "infer-eval", "verify", "-m", TINY)
 refuses(2, "hellaswag", "infer-eval", "hellaswag", "-m", TINY)
 refuses(2, "against what", "infer-eval", "kld", "-m", TINY, "-f", text)
 refuses(2, "-f FILE", "infer-eval", "perplexity", "-m", TINY)
+refuses(2, "--chunks 0", "infer-eval", "perplexity", "-m", TINY, "-f", text, "--chunks", "0")
 refuses(2, "--measure", "infer-probe", "--measure")
 refuses(2, "--machine", "infer-probe", "--machine", "x.xml")
 
@@ -116,6 +143,11 @@ refuses(2, "line 6: \"nonsense\"", "infer-run", "-m", TINY, "--config", config)
 refuses(1, "absent.conf", "infer-run", "-m", TINY, "--config", os.path.join(work, "absent.conf"))
 
 # infer VERB.
+with open("/dev/full", "w") as full:
+    import subprocess
+    for args in (["--help"], ["--version"]):
+        r = subprocess.run([program("infer"), *args], stdout=full, stderr=subprocess.PIPE)
+        check(r.returncode == 1 and b"standard output" in r.stderr, "infer %s into a full device" % args, r)
 r = run("infer", "run", "--version")
 check(r.rc == 0 and r.out.startswith("infer-run "), "infer run", r)
 r = run("infer", "nosuchverb")

@@ -31,15 +31,26 @@ static void help(FILE *f)
         fprintf(f, "  %-10s %s\n", verbs[i].verb, verbs[i].what);
 }
 
+/* The end of a text for standard output: 0, or 1 when it could not be written. */
+static int finish(void)
+{
+    int bad = ferror(stdout);
+    if (fclose(stdout))
+        bad = 1;
+    if (bad)
+        fprintf(stderr, "infer: write to standard output: %s\n", strerror(errno ? errno : EIO));
+    return bad;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
         help(argc < 2 ? stderr : stdout);
-        return argc < 2 ? 2 : 0;
+        return argc < 2 ? 2 : finish();
     }
     if (!strcmp(argv[1], "--version")) {
         printf("infer %s\n", INFER_VERSION_STRING);
-        return 0;
+        return finish();
     }
     const char *verb = argv[1];
     if (!*verb || strlen(verb) > 64 || strspn(verb, "abcdefghijklmnopqrstuvwxyz0123456789-") != strlen(verb) ||

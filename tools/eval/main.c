@@ -291,6 +291,8 @@ int main(int argc, char **argv)
         code = cli_fail(EXIT_USAGE, "%s: not built yet", verbs[i].verb);
     if (code < 0)
         code = session_preflight(&o);
+    if (code < 0 && !opt_int(&o, OPT_CHUNKS))
+        code = cli_fail(EXIT_USAGE, "--chunks 0: leaves nothing to evaluate; -1 takes all windows");
     if (code < 0)
         code = verbs[i].run(&o);
     opts_free(&o);
