@@ -50,7 +50,8 @@ infer_gnode *infer_graph_node(infer_graph *g, infer_op_id op, int32_t layer, con
                               const void *attrs, uint32_t attrs_size)
 {
     void *p = g->nodes;
-    if (g->failed || n_in > INFER_OP_MAX_OPERANDS || !grow(&p, g->n_nodes, &g->cap_nodes, sizeof *g->nodes)) {
+    if (g->failed || n_in > INFER_OP_MAX_OPERANDS || attrs_size > sizeof g->nodes->attrs ||
+        !grow(&p, g->n_nodes, &g->cap_nodes, sizeof *g->nodes)) {
         g->failed = 1;
         return NULL;
     }
@@ -78,7 +79,10 @@ void infer_graph_out_value(infer_graph *g, infer_val v)
         return;
     }
     infer_gnode *n = &g->nodes[g->n_nodes - 1];
-    n->out[n->n_out++] = v;
+    if (n->n_out == sizeof n->out / sizeof *n->out)
+        g->failed = 1;
+    else
+        n->out[n->n_out++] = v;
 }
 
 infer_val infer_graph_out(infer_graph *g, const infer_tensor_desc *desc, uint32_t rows_from, uint32_t rows_mul,

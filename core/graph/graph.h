@@ -50,7 +50,7 @@ typedef struct infer_gnode {
     infer_val out[4];
     infer_epilogue epilogue[4];
     uint32_t attrs_size;
-    union {
+    union { /* every attribute struct of ops.h */
         infer_attrs_scale scale;
         infer_attrs_act act;
         infer_attrs_norm norm;
@@ -58,6 +58,7 @@ typedef struct infer_gnode {
         infer_attrs_route route;
         infer_attrs_rope rope;
         infer_attrs_kv kv;
+        infer_attrs_rope_kv rope_kv;
         infer_attrs_attn attn;
         infer_attrs_sample sample;
     } attrs;
@@ -82,8 +83,9 @@ void infer_graph_free(infer_graph *g);
 /* Adds a value; -1 and sticky failure without memory. */
 infer_val infer_graph_value(infer_graph *g, infer_val_kind kind, uint64_t ref, const infer_tensor_desc *desc,
                             uint32_t rows_from, uint32_t rows_mul, const char *name);
-/* Adds a node with its inputs (-1: absent) and returns it, or NULL (sticky failure). The pointer is valid until the
- * next call. rows_from and rows_mul are taken from its first output once infer_graph_out added it. */
+/* Adds a node with its inputs (-1: absent) and returns it, or NULL (sticky failure, also for more inputs or attributes
+ * than a node has room for). The pointer is valid until the next call. rows_from and rows_mul are taken from its first
+ * output once infer_graph_out added it. */
 infer_gnode *infer_graph_node(infer_graph *g, infer_op_id op, int32_t layer, const infer_val *in, uint32_t n_in,
                               const void *attrs, uint32_t attrs_size);
 /* A new activation as next output of the newest node. */

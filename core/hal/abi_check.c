@@ -335,11 +335,12 @@ FIELD(infer_operand, reserved, 4);
 FIELD(infer_operand, offset, 8);
 FIELD(infer_operand, size, 16);
 
-SIZE(infer_node, 64);
+SIZE(infer_node, 72);
 FIELD(infer_node, op, 0);
 FIELD(infer_node, operands, 8);
 FIELD(infer_node, counts, 16);
 FIELD(infer_node, scratch, 40);
+FIELD(infer_node, comm, 64);
 
 SIZE(infer_graph_view, 56);
 FIELD(infer_graph_view, struct_size, 0);

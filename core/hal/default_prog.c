@@ -5,6 +5,7 @@
  */
 #include "config.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -15,6 +16,7 @@ typedef struct stock_node {
     infer_op_desc *op;
     infer_operand *operands;
     infer_operand counts, scratch;
+    infer_comm *comm;
     uint32_t n_operands;
 } stock_node;
 
@@ -87,6 +89,12 @@ static const infer_node *node_at(const infer_graph_view *view, uint32_t i)
     return (const infer_node *)(const void *)((const char *)view->nodes + (uint64_t)i * view->node_size);
 }
 
+/* A plugin that replays may know shorter nodes than we do. */
+static infer_comm *comm_of(const infer_graph_view *view, const infer_node *n)
+{
+    return view->node_size >= offsetof(infer_node, comm) + sizeof n->comm ? n->comm : NULL;
+}
+
 static hal_stock *keep_view(bump *b, const infer_graph_view *view)
 {
     hal_stock *p = take(b, sizeof *p);
@@ -99,8 +107,12 @@ static hal_stock *keep_view(bump *b, const infer_graph_view *view)
         infer_operand *operands = keep(b, from->operands, n * sizeof *operands);
         n_operands += n;
         if (nodes)
-            nodes[i] = (stock_node){
-                .op = op, .operands = operands, .counts = from->counts, .scratch = from->scratch, .n_operands = n};
+            nodes[i] = (stock_node){.op = op,
+                                    .operands = operands,
+                                    .counts = from->counts,
+                                    .scratch = from->scratch,
+                                    .comm = comm_of(view, from),
+                                    .n_operands = n};
     }
     if (p)
         *p = (hal_stock){.nodes = nodes, .n_nodes = view->n_nodes, .n_slots = view->n_slots, .n_operands = n_operands};
@@ -149,7 +161,8 @@ static void bind_all(hal_stock_exec *x)
                                      .n_operands = n->n_operands,
                                      .operands = r,
                                      .counts = place(&n->counts, x->slots),
-                                     .scratch = place(&n->scratch, x->slots)};
+                                     .scratch = place(&n->scratch, x->slots),
+                                     .comm = n->comm};
         for (uint32_t k = 0; k < n->n_operands; k++)
             *r++ = place(&n->operands[k], x->slots);
     }
@@ -229,7 +242,8 @@ infer_status hal_replay(hal_backend *b, const infer_graph_view *view, const infe
                               .n_operands = count,
                               .operands = operands,
                               .counts = place(&n->counts, slots),
-                              .scratch = place(&n->scratch, slots)};
+                              .scratch = place(&n->scratch, slots),
+                              .comm = comm_of(view, n)};
         infer_status s = b->ops.cmd_op(queue, n->op, &args);
         if (s) {
             name_op(b, s, n->op, i);

@@ -66,9 +66,10 @@ infer_status hal_validate_view(infer_hal_dev *d, const infer_graph_view *view, i
     for (uint32_t i = 0; i < view->n_nodes; i++) {
         const infer_node *node =
             (const infer_node *)(const void *)((const char *)view->nodes + (uint64_t)i * view->node_size);
-        infer_status s = infer_op_check(node->op, err);
-        if (s)
-            return infer_error_prefix(err, s, "program for %s, node %u", d->row->id, i);
+        infer_error why = {0};
+        infer_status s = infer_op_check(node->op, &why);
+        if (s && s != INFER_E_UNSUPPORTED) /* what the reference does not know (a private layout), the device may */
+            return infer_error_set(err, s, "program for %s, node %u: %s", d->row->id, i, why.text);
         for (uint32_t k = 0; k < node->op->n_in + node->op->n_out; k++) {
             const infer_tensor_desc *t = (const infer_tensor_desc *)(const void *)((const char *)node->op->tensors +
                                                                                    (uint64_t)k * node->op->tensor_size);

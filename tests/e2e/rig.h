@@ -13,6 +13,7 @@ typedef struct rig_options {
     const char *const *settings; /* NULL-terminated "BACKEND.KEY=VALUE" */
     uint32_t ctx, parallel, batched, logit_rows, block, chunk, step_tokens, queue;
     uint64_t kv_memory;
+    uint32_t validate; /* every call to a plugin is checked */
 } rig_options;
 
 typedef struct rig {

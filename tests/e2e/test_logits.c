@@ -119,7 +119,8 @@ static void check(const char *devices, const char *split)
                                  .ctx = 64,
                                  .parallel = 2,
                                  .logit_rows = chunk ? 2 : 64,
-                                 .chunk = chunk};
+                                 .chunk = chunk,
+                                 .validate = 1};
                 double d = measure(&g, o);
                 printf("%-9s %-10s cache %s chunk %u: %.2e\n", archs[i], devices, types[t], chunk, d);
                 if (!(d < bounds[t]))

@@ -280,8 +280,8 @@ static infer_status op_query(infer_device *dev, const infer_op_desc *ops, uint32
 
 static infer_status cmd_op(infer_queue *q, const infer_op_desc *op, const infer_op_args *args)
 {
-    (void)args;
     (void)op;
+    fake.comm = args->comm;
     fake.drawn++;
     return detail(q->dev->host, fake.copy_status);
 }

@@ -27,6 +27,7 @@ typedef struct fake_behaviour {
     uint64_t granularity, max_buffer;
     infer_status wait_status;          /* of queue_wait */
     _Atomic int waits, signals, drawn; /* calls */
+    infer_comm *comm;                  /* of the last op */
     /* weight stream */
     uint8_t packed[4096];
     uint64_t n_packed, largest_append;

@@ -693,7 +693,21 @@ static void test_bad_graphs(void **state)
     op(&x, INFER_OP_ADD, 0, orphan, orphan, NULL, 0, dx);
     assert_int_equal(infer_graph_compile(&x.g, &r.t, &r.c, &e), INFER_E_INTERNAL);
     assert_non_null(strstr(e.text, "orphan"));
-    /* more operands than an op can have: sticky */
+    /* the largest attributes of an op fit a node, larger ones do not: sticky, as all that follows */
+    static const infer_attrs_rope_kv fused = {.struct_size = sizeof fused, .kv.n_blocks = 77};
+    const infer_gnode *n = infer_graph_node(&x.g, INFER_OP_ROPE_KV_WRITE, 0, &orphan, 1, &fused, sizeof fused);
+    assert_non_null(n);
+    assert_int_equal(n->attrs.rope_kv.kv.n_blocks, 77);
+    static const char huge[sizeof n->attrs + 1];
+    assert_null(infer_graph_node(&x.g, INFER_OP_ADD, 0, &orphan, 1, huge, sizeof huge));
+    assert_true(x.g.failed);
+    x.g.failed = 0;
+    op(&x, INFER_OP_ADD, 0, orphan, orphan, NULL, 0, dx);
+    for (int i = 1; i < 5; i++)
+        infer_graph_out_value(&x.g, orphan);
+    assert_true(x.g.failed);
+    x.g.failed = 0;
+    /* more operands than an op can have */
     infer_val many[INFER_OP_MAX_OPERANDS + 1] = {0};
     assert_null(infer_graph_node(&x.g, INFER_OP_ADD, 0, many, INFER_OP_MAX_OPERANDS + 1, NULL, 0));
     assert_true(x.g.failed);

@@ -282,6 +282,7 @@ static void test_failing_op(void **state)
     infer_hal_dev *d = open_dev("fakea0");
     small_graph g;
     make_graph(&g);
+    g.node[1].comm = (infer_comm *)(void *)&g;
     infer_error e = {0};
     infer_hal_prog *p = NULL;
     infer_hal_exec *x = NULL;
@@ -298,6 +299,7 @@ static void test_failing_op(void **state)
     infer_hal_run(d, &r.job);
     assert_int_equal(r.status, INFER_OK);
     assert_int_equal(r.allocations, 0);
+    assert_ptr_equal(fake.comm, &g); /* a node's communicator comes to its op */
     assert_int_equal(fake.drawn, 2);
     fake.copy_status = INFER_E_NO_MEMORY;
     assert_int_equal(run_on(d, x, &e), INFER_E_NO_MEMORY);

@@ -326,6 +326,7 @@ typedef struct infer_node {
     const infer_operand *operands; /* n_in + n_out */
     infer_operand counts;
     infer_operand scratch;
+    infer_comm *comm; /* collectives only: of this device, alive as long as the program */
 } infer_node;
 
 /* A part of the model's graph in the order of execution, all on one device. Valid during the call only. */
