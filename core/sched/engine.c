@@ -118,7 +118,7 @@ static outcome failed(infer_status s, const char *error)
     return (outcome){INFER_FINISH_ERROR, s, error};
 }
 
-/* Takes a token in: counts it and gives out its text. */
+/* Takes a token in: gives out its text, and counts it once it is told. */
 static outcome take_token(infer_engine *e, infer_req *r, const infer_step_result *res, uint64_t now)
 {
     uint32_t row = r->step_first_logit + r->step_n_logits - 1;
@@ -131,7 +131,6 @@ static outcome take_token(infer_engine *e, infer_req *r, const infer_step_result
         r->t_first_token = now;
     if (infer_req_is_end(r, e->tok, id))
         return (outcome){INFER_FINISH_STOP, INFER_OK, NULL};
-    r->tokens[r->n_tokens++] = id;
     const char *text = "", *given = "";
     size_t n_text = 0, n_given = 0;
     infer_status s = INFER_OK;
@@ -155,6 +154,7 @@ static outcome take_token(infer_engine *e, infer_req *r, const infer_step_result
                       .n_text = n_given};
     if ((s = infer_events_push(&e->events, &ev)) != INFER_OK)
         return failed(s, "events: no host memory for another token");
+    r->tokens[r->n_tokens++] = id;
     if (r->text_stopped)
         return (outcome){INFER_FINISH_STOP, INFER_OK, NULL};
     return (outcome){r->n_tokens >= r->cap_tokens ? INFER_FINISH_LENGTH : 0, INFER_OK, NULL};
