@@ -83,7 +83,7 @@ int32_t infer_weights_find(const infer_weight_list *l, const char *name);
 /* The capacities that a graph is built for, and the layout of the step block (byte offsets; see decoder.c). */
 typedef struct infer_step_layout {
     uint32_t max_tokens, max_seqs, max_logits, max_blocks, max_bias;
-    uint64_t counts, ids, pos, slots, logit_rows, kv_len, q_start, block_table, sample_rows, bias, bytes;
+    uint64_t counts, ids, pos, slots, adapter_row, logit_rows, kv_len, q_start, block_table, sample_rows, bias, bytes;
 } infer_step_layout;
 infer_status infer_step_layout_make(infer_step_layout *l, infer_error *err);
 
@@ -98,7 +98,7 @@ typedef struct infer_decoder_options {
 
 /* The values that the engine reads back. */
 typedef struct infer_decoder_outputs {
-    infer_val logits, ids, logprobs, top_ids, top_logprobs;
+    infer_val hidden, logits, ids, logprobs, top_ids, top_logprobs;
 } infer_decoder_outputs;
 
 /* Builds the graph of a decoder-only model: ids -> logits -> sampled ids. */

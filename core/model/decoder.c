@@ -21,6 +21,7 @@ infer_status infer_step_layout_make(infer_step_layout *l, infer_error *err)
         {&l->ids, l->max_tokens, sizeof(int32_t)},
         {&l->pos, l->max_tokens, sizeof(int32_t)},
         {&l->slots, l->max_tokens, sizeof(int32_t)},
+        {&l->adapter_row, l->max_tokens, sizeof(int32_t)},
         {&l->logit_rows, l->max_logits, sizeof(int32_t)},
         {&l->kv_len, l->max_seqs, sizeof(int32_t)},
         {&l->q_start, (uint64_t)l->max_seqs + 1, sizeof(int32_t)},
@@ -312,15 +313,16 @@ infer_status infer_decoder_build(const infer_hparams *hp, const infer_weight_lis
         x = same_shape(&b, INFER_OP_ADD, h, x, NULL, 0, "ffn_sum");
     }
     x = gather(&b, x, logit_rows, INFER_COUNT_LOGITS, l->max_logits, "last");
-    x = rms_norm(&b, x, weight_named(&b, "output_norm.weight", 1), "output_norm");
-    out->logits = matmul(&b, x, weight_named(&b, hp->tied ? "token_embd.weight" : "output.weight", 1), -1, "logits");
+    out->hidden = rms_norm(&b, x, weight_named(&b, "output_norm.weight", 1), "output_norm");
+    out->logits =
+        matmul(&b, out->hidden, weight_named(&b, hp->tied ? "token_embd.weight" : "output.weight", 1), -1, "logits");
     g->program = INFER_PROGRAM_SAMPLE;
     sample(&b, out);
     if (b.missing[0])
         return infer_error_set(err, INFER_E_INTERNAL, "decoder: weight %s was not listed", b.missing);
     if (g->failed)
         return infer_error_set(err, INFER_E_NO_MEMORY, "decoder: no host memory for the graph");
-    infer_val kept[] = {out->logits, out->ids, out->logprobs, out->top_ids, out->top_logprobs};
+    infer_val kept[] = {out->hidden, out->logits, out->ids, out->logprobs, out->top_ids, out->top_logprobs};
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
         if (kept[i] >= 0)
             g->vals[kept[i]].keep = 1;

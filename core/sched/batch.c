@@ -169,10 +169,10 @@ static void put_sampling(infer_sched *s, infer_step_image *im, infer_req *r, uin
     }
 }
 
-/* Whether the caller waits for the logits after token t. */
-static int wants_logits(const infer_req *r, uint64_t t)
+/* Whether the caller waits for the row of token t. */
+static int wants_row(const infer_req *r, uint64_t t)
 {
-    return r->on_logits && t < r->n_prompt && t >= r->n_logits_given;
+    return r->on_row && t < r->n_prompt && t >= r->n_rows_given;
 }
 
 /* Adds `n` rows of a request, for which there is room, to the image. */
@@ -191,8 +191,10 @@ static void put_rows(infer_sched *s, infer_step_image *im, infer_req *r, uint32_
         im->ids[row] = r->tokens[t];
         im->pos[row] = (int32_t)t;
         im->slots[row] = infer_kv_seq_slot(s->pool, &r->seq, t);
-        int sampled = i + 1 == n && r->step_samples, wanted = wants_logits(r, t);
-        s->any_logits |= wanted;
+        im->adapter_row[row] = (int32_t)r->adapter - 1;
+        int sampled = i + 1 == n && r->step_samples, wanted = wants_row(r, t);
+        s->any_logits |= wanted && r->output == INFER_OUTPUT_LOGITS;
+        s->any_hidden |= wanted && r->output != INFER_OUTPUT_LOGITS;
         if (sampled || wanted) {
             if (sampled) {
                 put_sampling(s, im, r, im->n_logits);
@@ -221,8 +223,8 @@ static uint32_t chunk_of(const infer_sched *s, const infer_step_image *im, const
         n = budget;
     if (n > s->prefill_chunk)
         n = s->prefill_chunk;
-    if (r->on_logits && r->n_logits_given < r->n_prompt) {
-        uint64_t from = r->n_logits_given > r->n_computed ? r->n_logits_given : r->n_computed;
+    if (r->on_row && r->n_rows_given < r->n_prompt) {
+        uint64_t from = r->n_rows_given > r->n_computed ? r->n_rows_given : r->n_computed;
         if (n > from - r->n_computed + logits)
             n = from - r->n_computed + logits;
     }
@@ -281,7 +283,7 @@ uint32_t infer_sched_build(infer_sched *s, infer_step_image *im, uint64_t now)
     im->n_tokens = im->n_seqs = im->n_logits = im->n_bias = 0;
     im->q_start[0] = 0;
     s->n_copies = s->n_inits = s->n_batch = 0;
-    s->any_top = s->any_logits = s->any_sample = 0;
+    s->any_top = s->any_logits = s->any_hidden = s->any_sample = 0;
     uint64_t preempted = s->preemptions;
     for (uint32_t i = 0; i < s->n_running; i++)
         s->running[i]->step_rows = 0;

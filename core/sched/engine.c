@@ -15,7 +15,7 @@ struct infer_engine {
     infer_runner *runner;
     infer_sched sched;
     infer_events events;
-    uint32_t n_vocab, max_queue;
+    uint32_t n_vocab, n_embd, max_queue;
     infer_logprob top[INFER_MAX_TOP];
     pthread_t thread;
     int started;
@@ -93,16 +93,29 @@ static void finish_all(infer_engine *e, uint32_t how, infer_status s, const char
 
 /* ---- After a step ------------------------------------------------------------------------------------------------ */
 
-static void give_logits(infer_engine *e, infer_req *r, const infer_step_result *res)
+/* Rows of prompt positions to who asked for them. Sums are in order of positions, so that chunks do not matter. */
+static void give_rows(infer_engine *e, infer_req *r, const infer_step_result *res)
 {
     const infer_step_image *im = infer_runner_image(e->runner);
     for (uint32_t i = 0; i < r->step_n_logits; i++) {
         uint32_t row = r->step_first_logit + i;
         uint64_t pos = (uint64_t)im->pos[im->logit_rows[row]];
-        if (pos < r->n_logits_given || pos >= r->n_prompt) /* computed again after a preemption, or output */
+        if (pos < r->n_rows_given || pos >= r->n_prompt) /* computed again after a preemption, or output */
             continue;
-        r->n_logits_given = pos + 1;
-        r->on_logits(r->logits_user, pos, res->logits + (size_t)row * e->n_vocab, e->n_vocab);
+        r->n_rows_given = pos + 1;
+        int logits = r->output == INFER_OUTPUT_LOGITS;
+        uint32_t n = logits ? e->n_vocab : e->n_embd;
+        const float *x = (logits ? res->logits : res->hidden) + (size_t)row * n;
+        if (r->output == INFER_OUTPUT_POOLED) {
+            for (uint32_t k = 0; k < n; k++)
+                r->sum[k] += (double)x[k];
+            if (pos + 1 < r->n_prompt)
+                continue;
+            for (uint32_t k = 0; k < n; k++)
+                r->pooled[k] = (float)(r->sum[k] / (double)r->n_prompt);
+            x = r->pooled;
+        }
+        r->on_row(r->row_user, pos, x, n);
     }
 }
 
@@ -188,8 +201,8 @@ static void after_step(infer_engine *e, const infer_step_result *res, uint64_t s
         infer_req *r = s->batch[i];
         outcome o = {0};
         r->n_computed += r->step_rows;
-        if (r->on_logits)
-            give_logits(e, r, res);
+        if (r->on_row)
+            give_rows(e, r, res);
         if (r->step_samples)
             o = take_token(e, r, res, now);
         else if (r->n_computed == r->n_tokens)
@@ -284,7 +297,8 @@ static void *engine_main(void *arg)
                               .n_inits = s->n_inits,
                               .want_sample = s->any_sample,
                               .want_top = s->any_top,
-                              .want_logits = s->any_logits};
+                              .want_logits = s->any_logits,
+                              .want_hidden = s->any_hidden};
         infer_step_result res;
         infer_error err = {0};
         pthread_mutex_lock(&e->lock);
@@ -319,6 +333,7 @@ infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt
     e->inbox_end = &e->inbox;
     e->next_id = 1;
     e->n_vocab = m->plan->file->hp.n_vocab;
+    e->n_embd = m->plan->file->hp.n_embd;
     e->max_queue = o.max_queue ? o.max_queue : 1024;
     e->cap_cancels = e->max_queue + m->plan->opt.n_parallel;
     infer_error why = {0};
@@ -377,7 +392,7 @@ void infer_engine_destroy(infer_engine *e)
 infer_status infer_engine_submit(infer_engine *e, const infer_request *req, uint64_t *id, infer_error *err)
 {
     infer_req *r;
-    INFER_TRY(infer_req_create(req, e->tok, e->n_vocab, infer_engine_ctx_size(e), &r, err));
+    INFER_TRY(infer_req_create(req, e->tok, e->n_vocab, e->n_embd, infer_engine_ctx_size(e), &r, err));
     infer_status s = infer_kv_seq_init(e->sched.pool, &r->seq, r->cap_tokens, err);
     if (s != INFER_OK)
         goto fail;

@@ -17,7 +17,7 @@ typedef struct infer_runner infer_runner;
 
 /* Host image of the step block; the scheduler writes it in place between steps (layout: infer_step_layout). */
 typedef struct infer_step_image {
-    int32_t *counts, *ids, *pos, *slots, *logit_rows, *kv_len, *q_start, *block_table;
+    int32_t *counts, *ids, *pos, *slots, *adapter_row, *logit_rows, *kv_len, *q_start, *block_table;
     infer_sample_row *sample_rows;
     infer_sample_bias *bias;
     uint32_t n_tokens, n_seqs, n_logits, n_bias;
@@ -35,7 +35,7 @@ typedef struct infer_step_extra {
     uint32_t n_copies;
     const infer_counts_init *inits;
     uint32_t n_inits;
-    int want_sample, want_top, want_logits;
+    int want_sample, want_top, want_logits, want_hidden;
 } infer_step_extra;
 
 typedef struct infer_step_result {
@@ -44,6 +44,7 @@ typedef struct infer_step_result {
     const int32_t *top_ids; /* n_logits x n_top, with want_top */
     const float *top_logprobs;
     const float *logits; /* n_logits x n_vocab, with want_logits */
+    const float *hidden; /* n_logits x n_embd, with want_hidden */
     uint32_t n_top;
     uint64_t busy_ns, copy_bytes;
 } infer_step_result;
@@ -72,7 +73,7 @@ typedef struct infer_req {
     uint64_t n_prompt, n_tokens, cap_tokens;
     uint64_t n_computed; /* tokens whose keys and values are in the cache */
     uint64_t min_tokens;
-    uint64_t n_logits_given; /* prompt positions whose logits the caller has */
+    uint64_t n_rows_given; /* prompt positions whose rows the caller has, or the sum */
     infer_kv_seq seq;
     int32_t slot; /* among the running ones: its row of the sampling counts; -1: not running */
     infer_sampling sampling;
@@ -88,8 +89,12 @@ typedef struct infer_req {
     infer_buf held;   /* text given out by the last call, then text that may begin a stop string */
     int text_stopped; /* a stop string ended the text */
     size_t n_held;    /* bytes at its end that are not given out */
-    void (*on_logits)(void *user, uint64_t pos, const float *logits, uint32_t n_vocab);
-    void *logits_user;
+    uint32_t output;  /* INFER_OUTPUT_* */
+    uint32_t adapter; /* 0: none */
+    void (*on_row)(void *user, uint64_t pos, const float *row, uint32_t n);
+    void *row_user;
+    double *sum;   /* INFER_OUTPUT_POOLED: of the rows so far, n_embd, owned */
+    float *pooled; /* their mean, owned */
     uint64_t t_submit, t_first_run, t_first_token;
     /* of the step being built */
     uint32_t step_rows, step_first_logit, step_n_logits;
@@ -97,8 +102,8 @@ typedef struct infer_req {
 } infer_req;
 
 /* Checks and copies a request. Errors as infer_engine_submit. Called on the submitting thread. */
-infer_status infer_req_create(const infer_request *r, const infer_tokenizer *tok, uint32_t n_vocab, uint32_t ctx_size,
-                              infer_req **out, infer_error *err);
+infer_status infer_req_create(const infer_request *r, const infer_tokenizer *tok, uint32_t n_vocab, uint32_t n_embd,
+                              uint32_t ctx_size, infer_req **out, infer_error *err);
 /* The blocks must have been given back. */
 void infer_req_destroy(infer_req *r);
 /* Whether generation ends at this id by an end token or a stop id. */
@@ -130,7 +135,7 @@ typedef struct infer_sched {
     infer_req **batch; /* those with rows, in order of the image */
     uint32_t n_batch;
     infer_req **order; /* the running ones as a pass goes through them */
-    int any_top, any_logits, any_sample;
+    int any_top, any_logits, any_hidden, any_sample;
     uint64_t preemptions;
 } infer_sched;
 

@@ -65,8 +65,12 @@ static infer_status check(const infer_request *r, uint32_t n_vocab, uint32_t ctx
                                    r->stop_ids[i], n_vocab);
     if (r->n_top_logprobs > INFER_MAX_TOP)
         return infer_error_set(err, INFER_E_INVALID, "top_logprobs = %u: at most %u", r->n_top_logprobs, INFER_MAX_TOP);
-    if ((r->flags & INFER_REQ_PROMPT_LOGITS) && !r->on_logits)
-        return infer_error_set(err, INFER_E_INVALID, "prompt logits: no function to give them to");
+    if (r->output > INFER_OUTPUT_POOLED)
+        return infer_error_set(err, INFER_E_INVALID, "output = %u: no such kind", r->output);
+    if (r->adapter)
+        return infer_error_set(err, INFER_E_NOT_FOUND, "adapter %u: none is loaded", r->adapter);
+    if ((r->flags & INFER_REQ_PROMPT_ROWS) && !r->on_row)
+        return infer_error_set(err, INFER_E_INVALID, "prompt rows: no function to give them to");
     return check_sampling(&r->sampling, n_vocab, err);
 }
 
@@ -84,7 +88,7 @@ void infer_req_count(infer_req *r, uint32_t n_vocab)
 }
 
 static infer_status copy_in(infer_req *x, const infer_request *r, const infer_tokenizer *tok, uint32_t n_vocab,
-                            uint32_t ctx_size)
+                            uint32_t n_embd, uint32_t ctx_size)
 {
     uint64_t room = ctx_size - r->n_prompt;
     uint64_t out = r->max_tokens < 0 || (uint64_t)r->max_tokens > room ? room : (uint64_t)r->max_tokens;
@@ -116,14 +120,20 @@ static infer_status copy_in(infer_req *x, const infer_request *r, const infer_to
             return INFER_E_NO_MEMORY;
         infer_req_count(x, n_vocab);
     }
+    if (x->on_row && x->output == INFER_OUTPUT_POOLED) {
+        x->sum = infer_calloc(n_embd, sizeof *x->sum);
+        x->pooled = infer_malloc(n_embd * sizeof *x->pooled);
+        if (!x->sum || !x->pooled)
+            return INFER_E_NO_MEMORY;
+    }
     /* Room for every text that can be held back, so that decoding steps do not allocate. */
     if (!infer_buf_reserve(&x->held, 2 * INFER_MAX_STOP_LEN + 512))
         return INFER_E_NO_MEMORY;
     return tok ? infer_detok_create(tok, INFER_DECODE_SKIP_SPECIAL, &x->detok) : INFER_OK;
 }
 
-infer_status infer_req_create(const infer_request *r, const infer_tokenizer *tok, uint32_t n_vocab, uint32_t ctx_size,
-                              infer_req **out, infer_error *err)
+infer_status infer_req_create(const infer_request *r, const infer_tokenizer *tok, uint32_t n_vocab, uint32_t n_embd,
+                              uint32_t ctx_size, infer_req **out, infer_error *err)
 {
     infer_request full = {0};
     memcpy(&full, r, r->struct_size < sizeof full ? r->struct_size : sizeof full);
@@ -137,10 +147,12 @@ infer_status infer_req_create(const infer_request *r, const infer_tokenizer *tok
     x->slot = -1;
     x->min_tokens = full.min_tokens > 0 ? (uint64_t)full.min_tokens : 0;
     x->n_top = full.n_top_logprobs;
-    x->on_logits = full.flags & INFER_REQ_PROMPT_LOGITS ? full.on_logits : NULL;
-    x->logits_user = full.logits_user;
+    x->on_row = full.flags & INFER_REQ_PROMPT_ROWS ? full.on_row : NULL;
+    x->row_user = full.row_user;
+    x->output = full.output;
+    x->adapter = full.adapter;
     x->t_submit = infer_clock_ns();
-    infer_status s = copy_in(x, &full, tok, n_vocab, ctx_size);
+    infer_status s = copy_in(x, &full, tok, n_vocab, n_embd, ctx_size);
     if (s != INFER_OK) {
         infer_req_destroy(x);
         return infer_error_set(err, s, "request: no host memory");
@@ -158,6 +170,8 @@ void infer_req_destroy(infer_req *r)
     for (uint32_t i = 0; i < r->n_stops; i++)
         infer_free(r->stops[i]);
     infer_free(r->stop_ids);
+    infer_free(r->pooled);
+    infer_free(r->sum);
     infer_free(r->counts);
     infer_free(r->bias);
     infer_free(r->tokens);

@@ -31,7 +31,7 @@ struct infer_runner {
     uint8_t *image_bytes, *stage;
     infer_step_image image;
     int32_t *ids, *top_ids;
-    float *logprobs, *top_logprobs, *logits;
+    float *logprobs, *top_logprobs, *logits, *hidden;
     infer_copy_region *regions; /* one a cached layer and plane, for copy-on-write */
     uint32_t max_regions;
     const infer_step_extra *extra;
@@ -120,6 +120,7 @@ static infer_status update_step(infer_runner *r, infer_hal_dev *d, int32_t dev)
         {l->ids, im->n_tokens * sizeof(int32_t)},
         {l->pos, im->n_tokens * sizeof(int32_t)},
         {l->slots, im->n_tokens * sizeof(int32_t)},
+        {l->adapter_row, im->n_tokens * sizeof(int32_t)},
         {l->logit_rows, im->n_logits * sizeof(int32_t)},
         {l->kv_len, im->n_seqs * sizeof(int32_t)},
         {l->q_start, (l->max_seqs + 1) * sizeof(int32_t)}, /* also of those that own no row */
@@ -195,6 +196,8 @@ static infer_status fetch_all(infer_runner *r, infer_hal_dev *d, int32_t dev, ui
     uint64_t n_top = r->p->dec.n_top;
     if (r->extra->want_logits)
         INFER_TRY(fetch(r, d, dev, part, o->logits, r->logits, 4ull * r->p->file->hp.n_vocab));
+    if (r->extra->want_hidden)
+        INFER_TRY(fetch(r, d, dev, part, o->hidden, r->hidden, 4ull * r->p->file->hp.n_embd));
     if (!r->extra->want_sample)
         return INFER_OK;
     INFER_TRY(fetch(r, d, dev, part, o->ids, r->ids, 4));
@@ -283,6 +286,7 @@ infer_status infer_runner_step(infer_runner *r, const infer_step_extra *x, infer
                                .top_ids = r->top_ids,
                                .top_logprobs = r->top_logprobs,
                                .logits = r->logits,
+                               .hidden = r->hidden,
                                .n_top = r->p->dec.n_top,
                                .busy_ns = r->busy_ns,
                                .copy_bytes = atomic_load(&r->copy_bytes)};
@@ -373,21 +377,23 @@ static infer_status alloc_host(infer_runner *r, infer_error *err)
     r->logprobs = infer_calloc(m, sizeof *r->logprobs);
     r->top_ids = infer_calloc(m * top, sizeof *r->top_ids);
     r->top_logprobs = infer_calloc(m * top, sizeof *r->top_logprobs);
-    /* Touched, and so resident, only where logits are read back. */
+    /* Touched, and so resident, only where they are read back. */
     r->logits = infer_malloc(m * p->file->hp.n_vocab * sizeof *r->logits);
+    r->hidden = infer_malloc(m * p->file->hp.n_embd * sizeof *r->hidden);
     for (uint32_t i = 0; i < p->n_devs; i++)
         if (p->devs[i].kv.spec.n_layers * 2 > r->max_regions)
             r->max_regions = p->devs[i].kv.spec.n_layers * 2;
     r->regions = infer_calloc(r->max_regions, sizeof *r->regions);
     r->parts = infer_calloc(p->compiled.n_parts, sizeof *r->parts);
     if (!r->image_bytes || !r->stage || !r->ids || !r->logprobs || !r->top_ids || !r->top_logprobs || !r->logits ||
-        !r->regions || !r->parts)
+        !r->hidden || !r->regions || !r->parts)
         return infer_error_set(err, INFER_E_NO_MEMORY, "engine: no host memory for the step's blocks");
     memset(r->image_bytes, 0, l->bytes);
     r->image = (infer_step_image){.counts = (int32_t *)(r->image_bytes + l->counts),
                                   .ids = (int32_t *)(r->image_bytes + l->ids),
                                   .pos = (int32_t *)(r->image_bytes + l->pos),
                                   .slots = (int32_t *)(r->image_bytes + l->slots),
+                                  .adapter_row = (int32_t *)(r->image_bytes + l->adapter_row),
                                   .logit_rows = (int32_t *)(r->image_bytes + l->logit_rows),
                                   .kv_len = (int32_t *)(r->image_bytes + l->kv_len),
                                   .q_start = (int32_t *)(r->image_bytes + l->q_start),
@@ -443,6 +449,7 @@ void infer_runner_destroy(infer_runner *r)
     }
     infer_free(r->parts);
     infer_free(r->regions);
+    infer_free(r->hidden);
     infer_free(r->logits);
     infer_free(r->top_logprobs);
     infer_free(r->top_ids);

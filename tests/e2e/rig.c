@@ -83,7 +83,11 @@ infer_status rig_try(rig *r, const rig_options *o)
                              .kv_cache_memory = o->kv_memory};
     infer_engine_options eo = {
         .struct_size = sizeof eo, .max_queue = o->queue, .prefill_chunk = o->chunk, .max_step_tokens = o->step_tokens};
-    infer_status s = infer_runtime_create(&ro, &r->rt, &r->err);
+    infer_status s = INFER_OK;
+    r->rt = o->runtime;
+    r->borrowed = r->rt != NULL;
+    if (!r->rt)
+        s = infer_runtime_create(&ro, &r->rt, &r->err);
     if (!s)
         s = infer_file_open(o->model, &r->file, &r->err);
     if (!s)
@@ -109,7 +113,8 @@ void rig_close(rig *r)
     infer_model_destroy(r->model);
     infer_plan_destroy(r->plan);
     infer_file_destroy(r->file);
-    infer_runtime_destroy(r->rt);
+    if (!r->borrowed)
+        infer_runtime_destroy(r->rt);
     memset(r, 0, sizeof *r);
 }
 

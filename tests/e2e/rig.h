@@ -13,11 +13,13 @@ typedef struct rig_options {
     const char *const *settings; /* NULL-terminated "BACKEND.KEY=VALUE" */
     uint32_t ctx, parallel, batched, logit_rows, block, chunk, step_tokens, queue;
     uint64_t kv_memory;
-    uint32_t validate; /* every call to a plugin is checked */
+    uint32_t validate;      /* every call to a plugin is checked */
+    infer_runtime *runtime; /* another rig's, which outlives this one; NULL: its own */
 } rig_options;
 
 typedef struct rig {
     infer_runtime *rt;
+    int borrowed; /* rt */
     infer_file *file;
     infer_plan *plan;
     infer_model *model;

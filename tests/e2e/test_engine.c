@@ -263,7 +263,7 @@ static void test_logprobs(void **state)
     rig_close(&r);
 }
 
-/* ---- The engine thread held up in on_logits ------------------------------------------------------------------- */
+/* ---- The engine thread held up in on_row ------------------------------------------------------------------- */
 
 typedef struct gate {
     sem_t reached, go;
@@ -293,9 +293,9 @@ static infer_request gated(gate *g, uint64_t at, int64_t max_tokens)
 {
     infer_request q = request(max_tokens);
     gate_init(g, at);
-    q.flags = INFER_REQ_PROMPT_LOGITS | INFER_REQ_IGNORE_EOS;
-    q.on_logits = wait_there;
-    q.logits_user = g;
+    q.flags = INFER_REQ_PROMPT_ROWS | INFER_REQ_IGNORE_EOS;
+    q.on_row = wait_there;
+    q.row_user = g;
     return q;
 }
 

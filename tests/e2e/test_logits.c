@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "e2e/rig.h"
+#include "model/gguf.h"
 
 typedef struct golden {
     uint32_t n_ids, n_rows, n_vocab;
@@ -69,11 +70,8 @@ static double measure(const golden *g, rig_options o)
     seen s = {0};
     answer a, *list[] = {&a};
     rig_open(&r, &o);
-    infer_request q = {.flags = INFER_REQ_PROMPT_LOGITS,
-                       .prompt = g->ids,
-                       .n_prompt = g->n_ids,
-                       .on_logits = on_logits,
-                       .logits_user = &s};
+    infer_request q = {
+        .flags = INFER_REQ_PROMPT_ROWS, .prompt = g->ids, .n_prompt = g->n_ids, .on_row = on_logits, .row_user = &s};
     rig_submit(&r, &q, &a);
     assert_int_equal(rig_collect(&r, list, 1), INFER_OK);
     assert_int_equal(a.finish, INFER_FINISH_LENGTH);
@@ -159,13 +157,89 @@ static void test_split(void **state)
         check("cpu0,sim0", "1,1");
 }
 
+/* ---- Kinds of output ---------------------------------------------------------------------------------------- */
+
+/* The three kinds at once, from a model whose output matrix is its embedding: the hidden row times the matrix are the
+ * logits, to what sums in another order differ; the pooled row is the mean of the hidden ones, bit for bit. */
+static void check_outputs(const golden *g, const float *matrix, const char *devices, const char *split, uint32_t chunk)
+{
+    rig r;
+    rig_options o = {.model = rig_golden("qwen2"),
+                     .devices = devices,
+                     .split = split,
+                     .cache_type = "f32",
+                     .ctx = 64,
+                     .parallel = 3,
+                     .logit_rows = chunk ? 5 : 200,
+                     .chunk = chunk};
+    seen s[3] = {{0}};
+    answer a[3], *list[] = {&a[0], &a[1], &a[2]};
+    rig_open(&r, &o);
+    for (uint32_t kind = 0; kind < 3; kind++) {
+        infer_request q = {.flags = INFER_REQ_PROMPT_ROWS,
+                           .prompt = g->ids,
+                           .n_prompt = g->n_ids,
+                           .output = kind,
+                           .on_row = on_logits,
+                           .row_user = &s[kind]};
+        rig_submit(&r, &q, &a[kind]);
+    }
+    assert_int_equal(rig_collect(&r, list, 3), INFER_OK);
+    assert_int_equal(s[INFER_OUTPUT_LOGITS].next, g->n_ids);
+    assert_int_equal(s[INFER_OUTPUT_HIDDEN].next, g->n_ids);
+    assert_int_equal(s[INFER_OUTPUT_POOLED].next, 0); /* only the last position was given */
+    const float *logits = s[0].logits, *hidden = s[1].logits, *pooled = s[2].logits;
+    uint32_t d = s[1].n_vocab, v = s[0].n_vocab;
+    assert_int_equal(d, 48);
+    assert_int_equal(s[2].n_vocab, d);
+    assert_int_equal(v, g->n_vocab);
+    double most = 0, worst = 0;
+    for (uint64_t i = 0; i < (uint64_t)g->n_ids * v; i++) {
+        double sum = 0;
+        for (uint32_t k = 0; k < d; k++)
+            sum += (double)hidden[i / v * d + k] * (double)matrix[i % v * d + k];
+        most = fmax(most, fabs(sum));
+        worst = fmax(worst, fabs(sum - (double)logits[i]));
+    }
+    assert_true(most > 0 && worst < 1e-5 * most);
+    for (uint32_t k = 0; k < d; k++) {
+        double sum = 0;
+        for (uint32_t i = 0; i < g->n_ids; i++)
+            sum += (double)hidden[(size_t)i * d + k];
+        float mean = (float)(sum / g->n_ids);
+        assert_memory_equal(&mean, &pooled[(size_t)(g->n_ids - 1) * d + k], sizeof mean);
+    }
+    for (int i = 0; i < 3; i++) {
+        free(s[i].logits);
+        answer_free(&a[i]);
+    }
+    rig_close(&r);
+}
+
+static void test_outputs(void **state)
+{
+    (void)state;
+    golden g = golden_open("qwen2");
+    infer_gguf *f = NULL;
+    infer_error e = {0};
+    assert_int_equal(infer_gguf_open(rig_golden("qwen2"), &f, &e), INFER_OK);
+    const infer_gguf_tensor *t = infer_gguf_tensor_find(f, "token_embd.weight");
+    assert_int_equal(t->format, INFER_FMT_F32);
+    const float *matrix = (const float *)(const void *)t->data;
+    check_outputs(&g, matrix, "ref0", NULL, 0);
+    check_outputs(&g, matrix, "sim0", NULL, 7);
+    check_outputs(&g, matrix, "sim0,ref0", "1,1", 1);
+    if (rig_has("cpu0"))
+        check_outputs(&g, matrix, "cpu0", NULL, 7);
+    infer_gguf_close(f);
+    golden_free(&g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ref),
-        cmocka_unit_test(test_sim),
-        cmocka_unit_test(test_cpu),
-        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_ref),   cmocka_unit_test(test_sim),     cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_split), cmocka_unit_test(test_outputs),
     };
     rig_watchdog(300);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /* Same request, same tokens: alone, among others that come, go and are cancelled, in chunks of any size, preempted and
- * resumed, on any number of rows a step, cut over two devices. SPDX-License-Identifier: Apache-2.0 */
+ * resumed, on any number of rows a step, cut over two devices, beside another model on the same device.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
 #include "e2e/rig.h"
@@ -314,11 +315,51 @@ static void test_split_cpu(void **state)
     free_all(cpu, CASES);
 }
 
+/* Two models of one runtime share a device: each says what it says alone, and each has its own rows of the ledger. */
+static void check_two_models(const char *device)
+{
+    static const char *const names[] = {"llama", "qwen2"};
+    rig r[2];
+    answer alone[2][CASES], got[2][CASES], *list[2][CASES];
+    for (int m = 0; m < 2; m++) {
+        rig_options o = {.model = rig_golden(names[m]), .devices = device, .ctx = CTX, .batched = 512, .parallel = 4};
+        run_alone(&o, alone[m]);
+        o.runtime = m ? r[0].rt : NULL;
+        rig_open(&r[m], &o);
+    }
+    for (int i = 0; i < CASES; i++) {
+        for (int m = 0; m < 2; m++) {
+            list[m][i] = &got[m][i];
+            rig_submit(&r[m], &wishes[i].q, &got[m][i]);
+        }
+    }
+    for (int m = 0; m < 2; m++) {
+        infer_memory_row rows[64];
+        uint32_t n = infer_model_memory(r[m].model, rows, 64);
+        for (uint32_t i = 0; i < n && i < 64; i++)
+            assert_true(rows[i].booked == rows[i].planned);
+        assert_int_equal(rig_collect(&r[m], list[m], CASES), INFER_OK);
+        compare(alone[m], got[m], 1, names[m]);
+        free_all(got[m], CASES);
+        free_all(alone[m], CASES);
+    }
+    rig_close(&r[1]);
+    rig_close(&r[0]);
+}
+
+static void test_two_models(void **state)
+{
+    (void)state;
+    check_two_models("sim0");
+    if (rig_has("cpu0"))
+        check_two_models("cpu0");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ref),   cmocka_unit_test(test_cpu),       cmocka_unit_test(test_cache_types),
-        cmocka_unit_test(test_split), cmocka_unit_test(test_split_cpu),
+        cmocka_unit_test(test_split), cmocka_unit_test(test_split_cpu), cmocka_unit_test(test_two_models),
     };
     rig_watchdog(600);
     make_wishes();

@@ -37,9 +37,9 @@ static infer_request request_of(int i, uint64_t *seen)
                        .max_tokens = TOKENS,
                        .flags = INFER_REQ_IGNORE_EOS};
     if (i == 0) {
-        q.flags |= INFER_REQ_PROMPT_LOGITS;
-        q.on_logits = on_logits;
-        q.logits_user = seen;
+        q.flags |= INFER_REQ_PROMPT_ROWS;
+        q.on_row = on_logits;
+        q.row_user = seen;
     } else if (i == 1) {
         q.stop = stops;
         q.n_stop = 1;

@@ -11,7 +11,7 @@
 #include "sched/private.h"
 #include "unit/rng.h"
 
-enum { VOCAB = 40 };
+enum { VOCAB = 40, EMBD = 6 };
 
 /* ---- Requests ------------------------------------------------------------------------------------------------- */
 
@@ -34,7 +34,7 @@ static void refused(const infer_request *r, infer_status want, const char *word)
 {
     infer_req *x = NULL;
     infer_error e = {0};
-    assert_int_equal(infer_req_create(r, NULL, VOCAB, 16, &x, &e), want);
+    assert_int_equal(infer_req_create(r, NULL, VOCAB, EMBD, 16, &x, &e), want);
     assert_null(x);
     if (!strstr(e.text, word))
         fail_msg("\"%s\" does not name %s", e.text, word);
@@ -124,15 +124,21 @@ static void test_request_checks(void **state)
     r.n_top_logprobs = INFER_MAX_TOP + 1;
     refused(&r, INFER_E_INVALID, "top_logprobs");
     r = plain();
-    r.flags = INFER_REQ_PROMPT_LOGITS;
-    refused(&r, INFER_E_INVALID, "prompt logits");
+    r.flags = INFER_REQ_PROMPT_ROWS;
+    refused(&r, INFER_E_INVALID, "prompt rows");
+    r = plain();
+    r.output = INFER_OUTPUT_POOLED + 1;
+    refused(&r, INFER_E_INVALID, "output = 3");
+    r = plain();
+    r.adapter = 2;
+    refused(&r, INFER_E_NOT_FOUND, "adapter 2");
 }
 
 static infer_req *make(const infer_request *r, uint32_t ctx)
 {
     infer_req *x = NULL;
     infer_error e = {0};
-    if (infer_req_create(r, NULL, VOCAB, ctx, &x, &e))
+    if (infer_req_create(r, NULL, VOCAB, EMBD, ctx, &x, &e))
         fail_msg("%s", e.text);
     assert_int_equal(e.status, 0);
     return x;
@@ -185,12 +191,15 @@ static void test_request_no_memory(void **state)
     r.sampling.bias = bias;
     r.sampling.n_bias = 1;
     r.sampling.presence_penalty = 1;
+    r.flags = INFER_REQ_PROMPT_ROWS;
+    r.output = INFER_OUTPUT_POOLED;
+    r.on_row = on_logits;
     int n = 0;
     for (;; n++) {
         infer_req *x = NULL;
         infer_error e = {0};
         infer_alloc_fail_after(n, 0);
-        infer_status s = infer_req_create(&r, NULL, VOCAB, 16, &x, &e);
+        infer_status s = infer_req_create(&r, NULL, VOCAB, EMBD, 16, &x, &e);
         if (!infer_alloc_fail_after(-1, 0)) {
             assert_int_equal(s, INFER_OK);
             infer_req_destroy(x);
@@ -199,7 +208,7 @@ static void test_request_no_memory(void **state)
         assert_int_equal(s, INFER_E_NO_MEMORY);
         assert_non_null(strstr(e.text, "memory"));
     }
-    assert_true(n >= 8);
+    assert_true(n >= 10);
 }
 
 static void test_counts(void **state)
@@ -493,6 +502,7 @@ static world *world_of(shape sh)
     im->ids = calloc(t, 4);
     im->pos = calloc(t, 4);
     im->slots = calloc(t, 4);
+    im->adapter_row = calloc(t, 4);
     im->logit_rows = calloc(l, 4);
     im->kv_len = calloc(sh.parallel, 4);
     im->q_start = calloc(sh.parallel + 1, 4);
@@ -509,8 +519,8 @@ static void world_free(world *w)
 {
     infer_sched_destroy(&w->s);
     infer_step_image *im = &w->im;
-    void *all[] = {im->counts, im->ids,         im->pos,         im->slots, im->logit_rows, im->kv_len, im->q_start,
-                   im->bias,   im->block_table, im->sample_rows, w->cache,  w->counts,      w->plan};
+    void *all[] = {im->adapter_row, im->counts, im->ids,         im->pos,         im->slots, im->logit_rows, im->kv_len,
+                   im->q_start,     im->bias,   im->block_table, im->sample_rows, w->cache,  w->counts,      w->plan};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         free(all[i]);
     free(w);
@@ -601,10 +611,11 @@ static void check_image(world *w, uint32_t rows)
             uint32_t row = first + i;
             assert_int_equal(im->pos[row], t);
             assert_int_equal(im->ids[row], r->tokens[t]);
+            assert_int_equal(im->adapter_row[row], -1);
             assert_int_equal(im->slots[row], table[t / bs] * (int32_t)bs + (int32_t)(t % bs));
             w->cache[im->slots[row]] = r->id << 32 | t;
             int last = i + 1 == n && r->step_samples;
-            if (!last && !(r->on_logits && t < r->n_prompt && t >= r->n_logits_given))
+            if (!last && !(r->on_row && t < r->n_prompt && t >= r->n_rows_given))
                 continue;
             assert_int_equal(im->logit_rows[logit], row);
             const infer_sample_row *sr = &im->sample_rows[logit++];
@@ -650,10 +661,10 @@ static uint32_t step(world *w, rng *pick)
         infer_req *r = s->batch[i];
         for (uint32_t k = 0; k < r->step_n_logits; k++) {
             uint64_t pos = (uint64_t)w->im.pos[w->im.logit_rows[r->step_first_logit + k]];
-            if (!r->on_logits || pos >= r->n_prompt || pos < r->n_logits_given)
+            if (!r->on_row || pos >= r->n_prompt || pos < r->n_rows_given)
                 continue;
-            assert_int_equal(pos, r->n_logits_given);
-            r->n_logits_given = pos + 1;
+            assert_int_equal(pos, r->n_rows_given);
+            r->n_rows_given = pos + 1;
             w->logits_seen[r->id]++;
         }
         r->n_computed += r->step_rows;
@@ -831,8 +842,8 @@ static void test_prompt_logits(void **state)
             q.n_prompt = 1 + rng_below(&r, 24);
             q.max_tokens = rng_below(&r, 3) ? (int64_t)rng_below(&r, 9) : 0;
             if (i % 2) {
-                q.flags = INFER_REQ_PROMPT_LOGITS;
-                q.on_logits = on_logits;
+                q.flags = INFER_REQ_PROMPT_ROWS;
+                q.on_row = on_logits;
                 want[w->next_id] = (uint32_t)q.n_prompt;
             }
             submit(w, &q);
@@ -903,8 +914,8 @@ static void random_request(world *w, rng *r, uint32_t ctx)
     if (rng_below(r, 3) == 0)
         q.sampling.repetition_penalty = 1.1f;
     if (rng_below(r, 5) == 0) {
-        q.flags |= INFER_REQ_PROMPT_LOGITS;
-        q.on_logits = on_logits;
+        q.flags |= INFER_REQ_PROMPT_ROWS;
+        q.on_row = on_logits;
     }
     q.min_tokens = rng_below(r, 4);
     submit(w, &q);

@@ -74,11 +74,11 @@ infer_status windows_run(const session *s, const windows *w, uint32_t window, wi
                          infer_error *err)
 {
     running r = {.w = w, .ids = w->ids + (size_t)window * w->n_ctx, .fn = fn, .user = user};
-    infer_request req = {.struct_size = sizeof req, .flags = INFER_REQ_PROMPT_LOGITS};
+    infer_request req = {.struct_size = sizeof req, .flags = INFER_REQ_PROMPT_ROWS};
     req.prompt = r.ids;
     req.n_prompt = w->n_ctx;
-    req.on_logits = on_logits;
-    req.logits_user = &r;
+    req.on_row = on_logits;
+    req.row_user = &r;
     uint64_t id;
     infer_status st = infer_engine_submit(s->engine, &req, &id, err);
     for (int done = 0; st >= 0 && !done;) {

@@ -232,9 +232,9 @@ static infer_status submit_one(gen *g, infer_error *err)
     r.priority = group->priority;
     if (group->echo && group->logprobs) {
         add_token(&g->echoed, p->ids[0], 0, 0, NULL, 0);
-        r.flags |= INFER_REQ_PROMPT_LOGITS;
-        r.on_logits = on_prompt_logits;
-        r.logits_user = g;
+        r.flags |= INFER_REQ_PROMPT_ROWS;
+        r.on_row = on_prompt_logits;
+        r.row_user = g;
     }
     if (!enlist(c->server->pump, g))
         return infer_error_set(err, INFER_E_NO_MEMORY, "starting a request: out of memory");

@@ -42,9 +42,14 @@ typedef struct infer_sampling {
     const infer_sample_bias *bias; /* n_bias entries, copied; at most 300 */
 } infer_sampling;
 
-#define INFER_REQ_IGNORE_EOS    1u /* end tokens do not end it */
-#define INFER_REQ_PROMPT_LOGITS 2u /* on_logits is called for every prompt position */
-#define INFER_REQ_ECHO_STOP     4u /* the matched stop string stays in the text */
+#define INFER_REQ_IGNORE_EOS  1u /* end tokens do not end it */
+#define INFER_REQ_PROMPT_ROWS 2u /* on_row gets what `output` says of the prompt */
+#define INFER_REQ_ECHO_STOP   4u /* the matched stop string stays in the text */
+
+/* Kinds of rows that the prompt gives, in floats. */
+#define INFER_OUTPUT_LOGITS 0u /* for every position: n_vocab logits of the token after it */
+#define INFER_OUTPUT_HIDDEN 1u /* for every position: n_embd numbers, the last layer's output after the last norm */
+#define INFER_OUTPUT_POOLED 2u /* once, with the last position: the mean of the hidden rows */
 
 typedef struct infer_request {
     uint32_t struct_size;
@@ -52,7 +57,7 @@ typedef struct infer_request {
     void *user;            /* comes back in every event */
     const int32_t *prompt; /* n_prompt token ids, at least 1; copied */
     uint64_t n_prompt;
-    int64_t max_tokens; /* < 0: until the context is full; 0: none (prompt logits only) */
+    int64_t max_tokens; /* < 0: until the context is full; 0: none (prompt rows only) */
     int64_t min_tokens; /* end tokens are forbidden before */
     infer_sampling sampling;
     const char *const *stop; /* n_stop strings that end the text; copied; at most 16 of at most 256 bytes */
@@ -60,9 +65,13 @@ typedef struct infer_request {
     uint32_t n_stop, n_stop_ids;
     uint32_t n_top_logprobs; /* 0..20 alternatives with each token */
     int32_t priority;        /* lower first */
-    /* With INFER_REQ_PROMPT_LOGITS: logits[n_vocab] after prompt token `pos`. On the engine thread: return soon. */
-    void (*on_logits)(void *user, uint64_t pos, const float *logits, uint32_t n_vocab);
-    void *logits_user;
+    uint32_t output;         /* INFER_OUTPUT_* */
+    uint32_t adapter;        /* 0: none; others are INFER_E_NOT_FOUND, as none can be loaded yet */
+    uint32_t reserved;
+    /* With INFER_REQ_PROMPT_ROWS: a row of n floats of prompt position `pos`, in order, each once; valid during the
+     * call. On the engine thread: return soon. */
+    void (*on_row)(void *user, uint64_t pos, const float *row, uint32_t n);
+    void *row_user;
 } infer_request;
 
 /* INFER_E_INVALID (an id out of range, a sampling value; the text names it), INFER_E_TOO_LARGE (prompt + 1 over the
