@@ -112,6 +112,20 @@ for sig in (signal.SIGTERM, signal.SIGINT):
     check(s.p.wait(60 * SLOWDOWN) == 0, "exit 0 after a complete drain", s.p.returncode)
     check(results.get("stream", ())[:2] == (200, True) and results.get("whole") == (200, 600), "both were served", results)
 
+# ---- Clients that stopped in the middle of a request, or left there, do not hold up the end
+s = Server()
+stuck = []
+for gone in (False, True):
+    for part in (b"POST /v1/completions HT", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{\"pro"):
+        for i in range(20):
+            k = socket.create_connection(("127.0.0.1", s.port))
+            k.sendall(part)
+            if gone:
+                k.close()
+            stuck.append(k)
+check(s.get("/health")[0] == 200, "half requests hold up nobody")
+check(s.stop(timeout=15) == 0, "half requests do not hold up the end")
+
 # ---- A drain that takes too long is cut short; so it is by a second signal
 endless = dict(long, max_tokens=16000)
 for sig, code, second in ((signal.SIGTERM, 143, False), (signal.SIGINT, 130, False), (signal.SIGTERM, 143, True),

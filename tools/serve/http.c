@@ -91,7 +91,7 @@ static call *new_call(server *s, struct MHD_Connection *connection, const char *
     c->method = strdup(strcmp(method, "HEAD") ? method : "GET");
     c->path = strdup(url);
     name_request(c, header(connection, "x-request-id"));
-    atomic_fetch_add(&s->n_live, 1);
+    atomic_fetch_add(&s->n_incoming, 1);
     return c;
 }
 
@@ -233,13 +233,16 @@ static void run_handler(call *c)
 /* The request is complete: runs it here or on a work thread. */
 static enum MHD_Result dispatch(call *c)
 {
+    server *s = c->server;
     c->dispatched = 1;
+    atomic_fetch_add(&s->n_live, 1);
+    atomic_fetch_sub(&s->n_incoming, 1);
     if (c->body.failed) {
         respond_error(c, 500, NULL, NULL, "out of memory");
         c->route = NULL;
     } else if (c->body_too_large) {
         respond_error(c, 413, "body_too_large", NULL, "The body of the request exceeds %lld bytes.",
-                      (long long)opt_int(c->server->o, OPT_MAX_BODY_SIZE));
+                      (long long)opt_int(s->o, OPT_MAX_BODY_SIZE));
         c->route = NULL;
     }
     if (!c->route)
@@ -253,7 +256,7 @@ static enum MHD_Result dispatch(call *c)
     MHD_suspend_connection(c->connection);
     pthread_mutex_unlock(&c->lock);
     watch_add(c);
-    if (work_push(c->server, run_handler, c) < 0) {
+    if (work_push(s, run_handler, c) < 0) {
         respond_error(c, 500, NULL, NULL, "out of memory");
         http_ready(c);
     }
@@ -320,8 +323,9 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **sl
     cli_log(c->route && c->route->flags & ROUTE_LIGHT ? 3 : 2, "http", "%s %s %u %.1f ms id=%s%s",
             c->method ? c->method : "?", c->path ? c->path : "?", status,
             (double)(infer_engine_now() - c->start_ns) / 1e6, c->request_id, tokens);
+    int dispatched = c->dispatched;
     call_unref(c);
-    atomic_fetch_sub(&s->n_live, 1);
+    atomic_fetch_sub(dispatched ? &s->n_live : &s->n_incoming, 1);
     if (atomic_load(&s->state) >= SERVER_DRAINING)
         server_wake(s);
 }

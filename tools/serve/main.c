@@ -104,6 +104,7 @@ typedef struct waiter {
     int signal_fd;
     int signal;        /* the one that began the drain; 0: none yet */
     uint64_t deadline; /* of the drain */
+    uint64_t grace;    /* until when requests that are not all here yet are waited for */
     int cancelled;     /* the deadline has passed: what ran was cancelled */
 } waiter;
 
@@ -112,6 +113,9 @@ static void begin_drain(waiter *w, int sig)
     server *s = w->s;
     w->signal = sig;
     w->deadline = infer_engine_now() + (uint64_t)opt_int(s->o, OPT_DRAIN_TIMEOUT) * SECOND;
+    w->grace = infer_engine_now() + 2 * SECOND;
+    if (w->grace > w->deadline)
+        w->grace = w->deadline;
     int state = SERVER_READY;
     atomic_compare_exchange_strong(&s->state, &state, SERVER_DRAINING);
     cli_log(2, "serve", "%s: finishing %llu requests", sig == SIGINT ? "SIGINT" : "SIGTERM",
@@ -134,7 +138,9 @@ static int look(waiter *w)
     int failed = atomic_load(&s->fatal) < 0;
     if (!w->deadline)
         return -1;
-    if (!atomic_load(&s->n_live) || (failed && infer_engine_now() >= w->deadline))
+    /* A client that stopped in the middle of its request, or left there, is not to hold up the end. */
+    int incoming = atomic_load(&s->n_incoming) && infer_engine_now() < w->grace;
+    if ((!incoming && !atomic_load(&s->n_live)) || (failed && infer_engine_now() >= w->deadline))
         return failed ? cli_exit_code(atomic_load(&s->fatal)) : w->cancelled ? 128 + w->signal : EXIT_DONE;
     if (infer_engine_now() < w->deadline)
         return -1;
@@ -154,8 +160,8 @@ static int wait_for_end(waiter *w)
         if (code >= 0)
             return code;
         if (w->deadline) {
-            uint64_t now = infer_engine_now();
-            timeout = now >= w->deadline ? 0 : (int)((w->deadline - now) / 1000000) + 1;
+            uint64_t now = infer_engine_now(), next = now < w->grace ? w->grace : w->deadline;
+            timeout = now >= next ? 0 : (int)((next - now) / 1000000) + 1;
         }
         struct pollfd fds[2] = {{.fd = w->signal_fd, .events = POLLIN}, {.fd = w->s->wake_fd, .events = POLLIN}};
         if (poll(fds, 2, timeout) < 0 && errno != EINTR)

@@ -45,9 +45,10 @@ typedef struct server {
     struct work *work;
     struct watch *watch;
     struct pump *pump;
-    _Atomic uint64_t n_live; /* calls in the hands of a connection */
-    _Atomic int fatal;       /* the engine's fatal status */
-    int wake_fd;             /* written to when the main thread should look */
+    _Atomic uint64_t n_live; /* calls in the hands of a connection, from their last byte in to their last byte out */
+    _Atomic uint64_t n_incoming; /* those whose body is still on its way */
+    _Atomic int fatal;           /* the engine's fatal status */
+    int wake_fd;                 /* written to when the main thread should look */
     /* What /ready saw last (under ready_lock). */
     pthread_mutex_t ready_lock;
     uint64_t ready_steps, ready_seen_ns;
