@@ -40,8 +40,7 @@ static infer_status check(const infer_request *r, uint32_t n_vocab, uint32_t ctx
 {
     if (!r->prompt || !r->n_prompt)
         return infer_error_set(err, INFER_E_INVALID, "prompt: must hold at least one token");
-    uint64_t need = r->n_prompt + (r->max_tokens != 0);
-    if (need > ctx_size)
+    if (r->n_prompt > ctx_size || r->n_prompt + (r->max_tokens != 0) > ctx_size)
         return infer_error_set(err, INFER_E_TOO_LARGE,
                                "prompt: %llu tokens and one to generate are over the context of %u",
                                (unsigned long long)r->n_prompt, ctx_size);

@@ -54,6 +54,8 @@ static void test_request_checks(void **state)
     r.prompt = ids;
     r.n_prompt = 16;
     refused(&r, INFER_E_TOO_LARGE, "context of 16");
+    r.n_prompt = UINT64_MAX; /* with the one to generate: none */
+    refused(&r, INFER_E_TOO_LARGE, "context of 16");
     ids[2] = VOCAB;
     r.n_prompt = 3;
     refused(&r, INFER_E_INVALID, "id 40 at 2");
