@@ -48,6 +48,14 @@ static json_t *envelope(const call *c, const char *object, json_t *choices)
 
 /* ---- Whole ------------------------------------------------------------------------------------------------- */
 
+/* Only the end of the server or of the client's interest cancels; a client that is half gone may read this. */
+static const char *why_cancelled(const call *c)
+{
+    return atomic_load(&c->server->state) >= SERVER_DRAINING
+               ? "The request was cancelled because the server shuts down."
+               : "The request was cancelled because the client closed its side of the connection.";
+}
+
 /* Sets the error reply of a choice that did not end well. 1 when it did. */
 static int choice_ended_well(call *c, const gen *g)
 {
@@ -58,7 +66,7 @@ static int choice_ended_well(call *c, const gen *g)
     if (g->finish == INFER_FINISH_STOP || g->finish == INFER_FINISH_LENGTH)
         return 1;
     if (g->finish == INFER_FINISH_CANCELLED)
-        respond_error(c, 503, "cancelled", NULL, "The request was cancelled because the server shuts down.");
+        respond_error(c, 503, "cancelled", NULL, "%s", why_cancelled(c));
     else
         respond_error(c, respond_http_status(g->status), NULL, NULL, "%s", g->error);
     return 0;
@@ -213,7 +221,7 @@ static int put_error(call *c, const gen *g)
     int cancelled = g->finish == INFER_FINISH_CANCELLED;
     unsigned status = cancelled ? 503 : g->finish == INFER_FINISH_ERROR ? respond_http_status(g->status) : 500;
     return put_event(c, respond_error_object(respond_type(status), cancelled ? "cancelled" : NULL, NULL,
-                                             cancelled                         ? "The server shuts down."
+                                             cancelled                         ? why_cancelled(c)
                                              : g->finish == INFER_FINISH_ERROR ? g->error
                                                                                : "out of memory"));
 }
