@@ -107,10 +107,10 @@ infer_status sbuf_read_file(sbuf *b, const char *path, infer_error *err)
     int bad = sbuf_read(b, f), cause = errno;
     if (!standard)
         fclose(f);
-    if (bad)
-        return infer_error_set(err, cause == ENOMEM ? INFER_E_NO_MEMORY : INFER_E_IO, "read %s: %s", path,
-                               strerror(cause));
-    return INFER_OK;
+    if (!bad)
+        return INFER_OK;
+    sbuf_free(b);
+    return infer_error_set(err, cause == ENOMEM ? INFER_E_NO_MEMORY : INFER_E_IO, "read %s: %s", path, strerror(cause));
 }
 
 /* ---- UTF-8 (Unicode standard, table 3-7) ------------------------------------------------------------------- */

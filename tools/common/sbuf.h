@@ -26,7 +26,7 @@ int sbuf_json(const char *s, size_t n, void *user);
 
 /* All of a stream; 0, or -1 with errno set. Owned by b. */
 int sbuf_read(sbuf *b, FILE *f);
-/* All of a file, "-" for standard input. INFER_E_IO with its name and reason. */
+/* All of a file, "-" for standard input. INFER_E_IO with its name and reason; b then holds nothing. */
 infer_status sbuf_read_file(sbuf *b, const char *path, infer_error *err);
 
 /* Bytes of the well-formed UTF-8 character at s (n > 0 bytes there), 0 when there is none. */
