@@ -2,8 +2,10 @@
 """Usage, exit codes, and where options come from. SPDX-License-Identifier: Apache-2.0"""
 import os
 import socket
+import subprocess
+import time
 
-from harness import BUILD, TINY, check, clean_env, device, done, program, run, work
+from harness import BUILD, SLOWDOWN, TINY, check, clean_env, device, done, program, run, work
 
 DEV = device()
 PROGRAMS = ["infer-run", "infer-serve", "infer-probe", "infer-bench", "infer-eval"]
@@ -142,9 +144,23 @@ with open(config, "a") as f:
 refuses(2, "line 6: \"nonsense\"", "infer-run", "-m", TINY, "--config", config)
 refuses(1, "absent.conf", "infer-run", "-m", TINY, "--config", os.path.join(work, "absent.conf"))
 
+# A closed standard stream is none that could be written or read, nor is its number given to another file.
+for p, args in (("infer-run", ["-m", TINY, "--raw", "-f", "-"]), ("infer-tokenize", ["-m", TINY]),
+                ("infer-eval", ["perplexity", "-m", TINY, "-f", "-"])):
+    r = subprocess.run([program(p), *args], stderr=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=lambda: os.close(0))
+    check(r.returncode == 1 and b"read -" in r.stderr, p + " without standard input", r)
+server = subprocess.Popen([program("infer-serve"), "-m", TINY, "--host", os.path.join(work, "x.sock")],
+                          preexec_fn=lambda: os.closerange(0, 3))
+end = time.time() + 60 * SLOWDOWN
+while not os.path.exists(os.path.join(work, "x.sock")) and time.time() < end:
+    time.sleep(0.02)
+streams = [os.readlink("/proc/%d/fd/%d" % (server.pid, i)) for i in range(3)]
+check(streams == ["/dev/null"] * 3, "numbers of closed streams are not given away", streams)
+server.terminate()
+check(server.wait(60 * SLOWDOWN) == 0, "a server without streams ends", server.returncode)
+
 # infer VERB.
 with open("/dev/full", "w") as full:
-    import subprocess
     for args in (["--help"], ["--version"]):
         r = subprocess.run([program("infer"), *args], stdout=full, stderr=subprocess.PIPE)
         check(r.returncode == 1 and b"standard output" in r.stderr, "infer %s into a full device" % args, r)

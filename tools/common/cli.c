@@ -6,6 +6,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,11 +81,21 @@ int cli_finish(int code)
     return code;
 }
 
+/* A standard stream that was closed must not be the next file or connection that is opened: text would go there. What
+ * takes its place cannot be read or written, as before. */
+static void occupy_standard_streams(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0)
+            return;
+}
+
 int cli_start(const cli_program *p, opts *o, int argc, char **argv)
 {
     extern char **environ;
     infer_error err = {0};
     program_name = p->name;
+    occupy_standard_streams();
     infer_status s = opts_parse(o, p->bit, argc, argv, environ, &err);
     if (s < 0) {
         cli_fail_err(&err);
