@@ -15,6 +15,7 @@
 #include <infer/infer.h>
 
 #include "cli.h"
+#include "lines.h"
 #include "opt.h"
 #include "sbuf.h"
 
@@ -199,9 +200,11 @@ static json_t *variables(const templates *t, const json_t *in, infer_error *err)
     return v;
 }
 
-/* The answer to one request; NULL without memory. *bad is set where the line is no request. */
-static json_t *answer(const templates *t, const char *line, size_t n, int *bad, infer_error *err)
+/* The answer to one request (lines.h); bad is a line that is no request. */
+static json_t *answer(void *user, const char *line, size_t n, int *bad)
 {
+    const templates *t = user;
+    infer_error why = {0}, *err = &why;
     json_error_t e;
     json_t *in = json_loadb(line, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e), *vars = NULL, *out;
     char *text = NULL, *prompt = NULL;
@@ -211,7 +214,7 @@ static json_t *answer(const templates *t, const char *line, size_t n, int *bad, 
         infer_error_set(err, s, "not JSON: %s", e.text);
     else
         vars = variables(t, in, err);
-    *bad = !vars;
+    *bad |= !vars;
     if (vars && !(text = json_dumps(vars, JSON_COMPACT)))
         s = no_memory("variables", err);
     if (text) {
@@ -229,34 +232,6 @@ static json_t *answer(const templates *t, const char *line, size_t n, int *bad, 
     json_decref(vars);
     json_decref(in);
     return out;
-}
-
-static int run(const templates *t)
-{
-    char *line = NULL;
-    size_t cap = 0;
-    int code = EXIT_DONE;
-    for (ssize_t n; (n = getline(&line, &cap, stdin)) >= 0;) {
-        infer_error err = {0};
-        int bad = 0;
-        if (n && line[n - 1] == '\n')
-            n--;
-        if (!n)
-            continue;
-        json_t *out = answer(t, line, (size_t)n, &bad, &err);
-        if (!out || json_dumpf(out, stdout, JSON_COMPACT | JSON_ENSURE_ASCII) != 0) {
-            json_decref(out);
-            free(line);
-            return cli_fail(EXIT_OTHER, "answering a line: out of memory or a closed output");
-        }
-        if (bad)
-            code = EXIT_OTHER;
-        json_decref(out);
-        putchar('\n');
-        fflush(stdout); /* the other side may wait for this answer before it asks again */
-    }
-    free(line);
-    return code;
 }
 
 int main(int argc, char **argv)
@@ -279,7 +254,7 @@ int main(int argc, char **argv)
         code = cli_fail_err(&err);
         goto out;
     }
-    code = cli_finish(run(&t));
+    code = cli_finish(lines_answer(answer, &t));
 out:
     infer_template_destroy(t.usual);
     infer_template_destroy(t.tools);

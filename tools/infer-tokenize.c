@@ -14,6 +14,7 @@
 #include <infer/infer.h>
 
 #include "cli.h"
+#include "lines.h"
 #include "opt.h"
 #include "sbuf.h"
 
@@ -78,9 +79,18 @@ static uint32_t encode_flags(const opts *o, int add_special)
 
 /* ---- Line protocol ----------------------------------------------------------------------------------------- */
 
-/* The answer to one request; NULL without memory. */
-static json_t *answer(const infer_tokenizer *t, const opts *o, const char *line, size_t n, infer_error *err)
+/* What the answers are made with. */
+typedef struct request_context {
+    const infer_tokenizer *t;
+    const opts *o;
+} request_context;
+
+/* The answer to one request (lines.h); bad is every one that gets an error. */
+static json_t *answer(void *user, const char *line, size_t n, int *bad)
 {
+    const infer_tokenizer *t = ((const request_context *)user)->t;
+    const opts *o = ((const request_context *)user)->o;
+    infer_error why = {0}, *err = &why;
     json_error_t e;
     json_t *in = json_loadb(line, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e), *out = NULL, *list = NULL;
     const json_t *text = json_object_get(in, "text"), *add = json_object_get(in, "add_special");
@@ -106,39 +116,13 @@ static json_t *answer(const infer_tokenizer *t, const opts *o, const char *line,
             json_array_append_new(list, json_integer(ids[i]));
         out = json_pack("{s:o, s:s%}", "ids", list, "decoded", decoded, n_decoded);
     } else {
+        *bad = 1;
         out = json_pack("{s:s}", "error", err->text);
     }
     infer_ids_free(ids);
     infer_text_free(decoded);
     json_decref(in);
     return out;
-}
-
-static int run_json(const infer_tokenizer *t, const opts *o)
-{
-    char *line = NULL;
-    size_t cap = 0;
-    int code = EXIT_DONE;
-    for (ssize_t n; (n = getline(&line, &cap, stdin)) >= 0;) {
-        infer_error err = {0};
-        if (n && line[n - 1] == '\n')
-            n--;
-        if (!n)
-            continue;
-        json_t *out = answer(t, o, line, (size_t)n, &err);
-        if (!out || json_dumpf(out, stdout, JSON_COMPACT | JSON_ENSURE_ASCII) != 0) {
-            json_decref(out);
-            free(line);
-            return cli_fail(EXIT_OTHER, "answering a line: out of memory or a closed output");
-        }
-        if (json_object_get(out, "error"))
-            code = EXIT_OTHER;
-        json_decref(out);
-        putchar('\n');
-        fflush(stdout); /* the other side may wait for this answer before it asks again */
-    }
-    free(line);
-    return code;
 }
 
 /* ---- For people -------------------------------------------------------------------------------------------- */
@@ -208,8 +192,9 @@ static int run_decode(const infer_tokenizer *t, char *p)
 
 static int run(const infer_tokenizer *t, const opts *o)
 {
+    request_context c = {t, o};
     if (opt_int(o, OPT_JSON))
-        return run_json(t, o);
+        return lines_answer(answer, &c);
     sbuf text = {0};
     infer_error err = {0};
     int code;

@@ -29,9 +29,6 @@ typedef infer_status (*window_fn)(void *user, uint32_t position, const float *lo
 infer_status windows_run(const session *s, const windows *w, uint32_t window, window_fn fn, void *user,
                          infer_error *err);
 
-/* log(sum(exp(x))) in double. */
-double log_sum_exp(const float *x, uint32_t n);
-
 /* ---- Perplexity */
 typedef struct ppl {
     double nll, nll2;

@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include "eval.h"
+#include "logsum.h"
 #include "sbuf.h"
 
 static const cli_program program = {
@@ -63,7 +64,7 @@ static infer_status ppl_position(void *user, uint32_t position, const float *log
 {
     ppl_run *r = user;
     (void)position;
-    ppl_add(&r->p, log_sum_exp(logits, n_vocab) - logits[next]);
+    ppl_add(&r->p, logits_log_sum_exp(logits, n_vocab) - logits[next]);
     return r->save ? logits_append(r->save, logits, err) : INFER_OK;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "eval.h"
+#include "logsum.h"
 
 void ppl_add(ppl *p, double nll)
 {
@@ -50,7 +51,7 @@ infer_status kld_add(kld *k, const float *reference, const float *tested, uint32
         k->values = v;
         k->cap = cap;
     }
-    double zr = log_sum_exp(reference, n_vocab), zt = log_sum_exp(tested, n_vocab), sum = 0;
+    double zr = logits_log_sum_exp(reference, n_vocab), zt = logits_log_sum_exp(tested, n_vocab), sum = 0;
     for (uint32_t i = 0; i < n_vocab; i++) {
         double lr = reference[i] - zr, p = exp(lr);
         if (p > 0)

@@ -4,7 +4,6 @@
  */
 #include "config.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,15 +104,4 @@ infer_status windows_run(const session *s, const windows *w, uint32_t window, wi
         st = infer_error_set(err, INFER_E_INTERNAL, "evaluating: logits of %u positions came instead of %u", r.next,
                              w->n_counted);
     return st;
-}
-
-double log_sum_exp(const float *x, uint32_t n)
-{
-    float best = x[0];
-    for (uint32_t i = 1; i < n; i++)
-        best = x[i] > best ? x[i] : best;
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += exp((double)x[i] - best);
-    return best + log(sum);
 }

@@ -10,6 +10,7 @@
 
 #include "gen.h"
 #include "http.h"
+#include "logsum.h"
 #include "work.h"
 
 struct pump {
@@ -187,13 +188,7 @@ static void on_prompt_logits(void *user, uint64_t pos, const float *logits, uint
     const gen_prompt *p = &group->prompts[g->prompt_index];
     if (pos + 1 >= p->n || pos + 1 != g->echoed.n) /* the last, or once more after a preemption */
         return;
-    float best = logits[0];
-    for (uint32_t i = 1; i < n_vocab; i++)
-        best = logits[i] > best ? logits[i] : best;
-    double sum = 0;
-    for (uint32_t i = 0; i < n_vocab; i++)
-        sum += exp((double)logits[i] - best);
-    double norm = best + log(sum);
+    double norm = logits_log_sum_exp(logits, n_vocab);
     infer_logprob top[20];
     uint32_t n = 0, want = group->n_top < n_vocab ? group->n_top : n_vocab;
     for (uint32_t i = 0; want && i < n_vocab; i++) {
