@@ -30,6 +30,7 @@ typedef struct random_bits {
     uint64_t s[2];
 } random_bits;
 
+/* The same seed gives the same bits everywhere; every seed is good. */
 void random_seed(random_bits *r, uint64_t seed);
 
 /* Writes n elements of random weights, mean 0 (0.1 sigma for the formats that cannot) and RMS 0.02, as valid blocks.

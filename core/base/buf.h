@@ -33,6 +33,7 @@ typedef struct infer_buf {
     int failed;
 } infer_buf;
 
+/* Append bytes, a NUL-terminated string, a byte, formatted text. Failures are in b->failed: check once at the end. */
 void infer_buf_append(infer_buf *b, const void *p, size_t n);
 void infer_buf_puts(infer_buf *b, const char *s);
 void infer_buf_putc(infer_buf *b, char c);

@@ -79,6 +79,7 @@ typedef struct infer_graph {
     int failed;      /* sticky: an allocation failed while building */
 } infer_graph;
 
+/* Frees the lists, not g; names and descriptors are copied or the caller's. Safe on a zeroed struct. */
 void infer_graph_free(infer_graph *g);
 /* Adds a value; -1 and sticky failure without memory. */
 infer_val infer_graph_value(infer_graph *g, infer_val_kind kind, uint64_t ref, const infer_tensor_desc *desc,

@@ -55,6 +55,7 @@ typedef struct infer_hal_backend_info {
     infer_plugin_query_fn query;
     const infer_host *host;
 } infer_hal_backend_info;
+/* Every backend that was found, loaded or not, in order of finding. i below the number; strings live as long as h. */
 uint32_t infer_hal_n_backends(const infer_hal *h);
 void infer_hal_backend(const infer_hal *h, uint32_t i, infer_hal_backend_info *out);
 
@@ -106,6 +107,7 @@ typedef enum infer_ledger_kind {
     INFER_LEDGER_RESERVE,
     INFER_LEDGER_KINDS
 } infer_ledger_kind;
+/* "weights", "kv", …; "?" for no kind. Static. */
 const char *infer_ledger_kind_name(infer_ledger_kind k);
 
 typedef struct infer_hal_buf {

@@ -85,6 +85,7 @@ typedef struct infer_step_layout {
     uint32_t max_tokens, max_seqs, max_logits, max_blocks, max_bias;
     uint64_t counts, ids, pos, slots, adapter_row, logit_rows, kv_len, q_start, block_table, sample_rows, bias, bytes;
 } infer_step_layout;
+/* Fills the offsets (each a multiple of 256) and `bytes` from the capacities. INFER_E_TOO_LARGE. */
 infer_status infer_step_layout_make(infer_step_layout *l, infer_error *err);
 
 typedef struct infer_decoder_options {

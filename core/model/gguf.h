@@ -83,6 +83,7 @@ infer_status infer_gguf_open_bytes(const infer_gguf_bytes *parts, uint32_t n_par
 /* NULL is allowed. Every view obtained from g ends here. */
 void infer_gguf_close(infer_gguf *g);
 
+/* 2 or 3; files of a split model. */
 uint32_t infer_gguf_version(const infer_gguf *g);
 uint32_t infer_gguf_n_parts(const infer_gguf *g);
 /* Bytes of all parts together. */

@@ -27,6 +27,7 @@ struct infer_gguf {
 enum { GGUF_SHOW = 68 };
 const char *gguf_show(infer_str s, char buf[GGUF_SHOW]);
 
+/* Of a metadata type, for messages; "unknown" where it is none. */
 const char *gguf_type_name(uint32_t type);
 /* Bytes of a scalar; 0 for strings, arrays and unknown types. */
 uint32_t gguf_type_size(uint32_t type);

@@ -40,6 +40,7 @@ typedef struct case_set {
 extern const case_set infer_case_sets_rows[], infer_case_sets_cache[];
 extern const uint32_t infer_case_n_sets_rows, infer_case_n_sets_cache;
 
+/* Numbers from the case's own seed, the same on every machine. */
 uint64_t infer_case_random(case_maker *m);
 float infer_case_uniform(case_maker *m);                       /* [0, 1) */
 float infer_case_normal(case_maker *m);                        /* mean 0, variance 1, within +-3.5 */

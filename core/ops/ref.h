@@ -17,6 +17,7 @@ typedef struct infer_view {
     int64_t width;     /* elements of a vector */
 } infer_view;
 
+/* Of a checked descriptor; p NULL gives an absent view. */
 infer_view infer_view_of(const infer_tensor_desc *t, void *p);
 /* Operand i of the inputs or outputs; p is NULL where it is absent. */
 infer_view infer_ref_in(const infer_op_desc *op, void *const *data, uint32_t i);
@@ -30,6 +31,7 @@ typedef struct infer_rows {
     float *mem;
 } infer_rows;
 
+/* INFER_E_NO_MEMORY leaves r empty. Free with infer_rows_free in any case. */
 infer_status infer_rows_load(infer_rows *r, const infer_view *v, int64_t n);   /* for reading */
 infer_status infer_rows_target(infer_rows *r, const infer_view *v, int64_t n); /* for writing, then infer_rows_store */
 infer_status infer_rows_scratch(infer_rows *r, int64_t n, int64_t width);      /* of no operand */
@@ -49,6 +51,7 @@ typedef struct infer_ref_weight {
     int64_t e, n, k;
 } infer_ref_weight;
 
+/* Of a checked descriptor of rank 2 or 3 at p. INFER_E_INVALID, INFER_E_TOO_LARGE: groups and shape do not fit. */
 infer_status infer_ref_weight_open(infer_ref_weight *w, const infer_tensor_desc *t, void *p);
 /* Row r of matrix e as k floats: in tmp, or where it lies. */
 infer_status infer_ref_weight_row(const infer_ref_weight *w, int64_t e, int64_t r, float *tmp, const float **row);

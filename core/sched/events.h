@@ -27,6 +27,7 @@ typedef struct infer_events {
     infer_status fatal; /* given by poll once every event is delivered */
 } infer_events;
 
+/* A zeroed queue with its lock; destroy when nobody polls or pushes any more. */
 void infer_events_init(infer_events *q);
 void infer_events_destroy(infer_events *q);
 /* Sets room aside for one more request's DONE event. INFER_E_NO_MEMORY: nothing changed. [any thread] */
@@ -36,9 +37,11 @@ void infer_events_unreserve(infer_events *q);
 /* Copies an event with its text, alternatives and error text. INFER_E_NO_MEMORY: a TOKEN event was dropped. A DONE
  * event uses the room set aside and cannot fail (text and error are cut to INFER_EVENT_DONE_BYTES in all). */
 infer_status infer_events_push(infer_events *q, const infer_event *ev);
+/* No more events come: poll returns s once all are delivered. */
 void infer_events_fatal(infer_events *q, infer_status s);
 /* As infer_engine_poll. */
 infer_status infer_events_poll(infer_events *q, int32_t timeout_ms, const infer_event **events, uint32_t *n);
+/* Makes a waiting poll return. [any thread] */
 void infer_events_wake(infer_events *q);
 
 /* More than the longest text that can be held back, or than an error's text. */

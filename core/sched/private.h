@@ -139,6 +139,7 @@ typedef struct infer_sched {
     uint64_t preemptions;
 } infer_sched;
 
+/* The capacities of a plan, narrowed by the engine's options. Requests must be removed before destroy. */
 infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer_engine_options *o, infer_error *err);
 void infer_sched_destroy(infer_sched *s);
 /* Queues a request (again, after a preemption: in front of its equals). */

@@ -35,6 +35,8 @@ typedef struct infer_jmacro {
 /* How a statement ended. */
 typedef enum infer_jflow { J_FLOW_ERROR = -1, J_FLOW_NEXT = 0, J_FLOW_BREAK, J_FLOW_CONTINUE } infer_jflow;
 
+/* An empty scope inside `parent`, in the arena; NULL: failed. set binds a name here and nowhere else. As everywhere in
+ * the engine: 0 good, -1 failed with the cause in c. */
 infer_jscope *infer_jscope_new(infer_jctx *c, infer_jscope *parent);
 int infer_jscope_set(infer_jctx *c, infer_jscope *s, uint32_t name, infer_jval v);
 /* J_MISSING where the name is unbound, or bound to nothing yet. */

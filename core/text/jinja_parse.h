@@ -40,6 +40,7 @@ static inline bool infer_jparse_is(const infer_jparser *p, infer_jtok type)
 {
     return p->tok->type == type;
 }
+/* Whether the token is this name. */
 bool infer_jparse_is_name(const infer_jtoken *t, const char *name);
 /* Consumes the token where it is the wanted one. */
 bool infer_jparse_skip(infer_jparser *p, infer_jtok type);
@@ -58,6 +59,7 @@ typedef struct infer_jnodes {
     infer_jnode **v;
     size_t n, cap;
 } infer_jnodes;
+/* Appends; -1 without memory. */
 int infer_jnodes_add(infer_jparser *p, infer_jnodes *l, infer_jnode *n);
 
 /* The id of a name. */

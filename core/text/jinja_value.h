@@ -274,6 +274,7 @@ bool infer_jstr_is(const infer_jstr *s, const char *text);
 /* First position of b in a at or after byte `from`, SIZE_MAX if none; linear time. */
 size_t infer_jstr_find(const infer_jstr *a, const infer_jstr *b, size_t from);
 
+/* An undefined value, and what its use is to say: `hint` (static), else that `name`, or obj's `name`, is not there. */
 int infer_jval_undefined(infer_jctx *c, const char *hint, infer_jval obj, infer_jval name, infer_jval *out);
 /* Fails as the use of an undefined value does in Jinja2, with its message. */
 int infer_jval_use_undefined(infer_jctx *c, infer_jval v);

@@ -90,6 +90,7 @@ void cts_report(cts_run *r, uint32_t tier, uint32_t outcome, const char *name, c
 
 /* ---- cts_dev.c: verbs ---- */
 
+/* From the run's seed and the case's name, so that a case sees the same numbers alone and among others. */
 uint64_t cts_rand(cts *c);
 uint64_t cts_below(cts *c, uint64_t n); /* 0 .. n-1 */
 void cts_bytes(cts *c, void *p, uint64_t n);
@@ -98,6 +99,8 @@ void cts_bytes(cts *c, void *p, uint64_t n);
 int cts_has(const cts *c, size_t offset);
 #define CTS_HAS(c, slot) cts_has(c, offsetof(infer_backend_ops, slot))
 
+/* The queue and timeline of a case with a device, and the end of them and of its buffers; 0: failed. For cts_case_run.
+ */
 int cts_open_queue(cts *c);
 void cts_close_queue(cts *c);
 /* A buffer of the case (freed at its end), or NULL with the case failed. */

@@ -331,11 +331,6 @@ static infer_status tl_signal_host(infer_timeline *t, uint64_t value)
     return INFER_OK;
 }
 
-void fake_fail_timeline(infer_timeline *tl, infer_status s)
-{
-    tl->failed = s;
-}
-
 void fake_add_timelines(fake_plugin *p)
 {
     p->ops.tl_create = tl_create;

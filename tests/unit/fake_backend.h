@@ -45,7 +45,5 @@ void fake_reset(void);
 void fake_add_timelines(fake_plugin *p);
 void fake_add_weights(fake_plugin *p);
 void fake_add_programs(fake_plugin *p);
-/* Makes a native timeline fail. */
-void fake_fail_timeline(infer_timeline *tl, infer_status s);
 
 #endif

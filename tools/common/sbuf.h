@@ -15,6 +15,7 @@ typedef struct sbuf {
     int failed;
 } sbuf;
 
+/* Append bytes, a NUL-terminated string, formatted text. */
 void sbuf_add(sbuf *b, const char *s, size_t n);
 void sbuf_puts(sbuf *b, const char *s);
 void sbuf_printf(sbuf *b, const char *fmt, ...) INFER_PRINTF(2, 3);

@@ -34,6 +34,7 @@ typedef struct ppl {
     double nll, nll2;
     uint64_t n;
 } ppl;
+/* nll: -log of the probability of one token. value: exp of the mean. */
 void ppl_add(ppl *p, double nll);
 double ppl_value(const ppl *p);
 double ppl_error(const ppl *p); /* standard error of ppl_value */
@@ -44,6 +45,7 @@ typedef struct kld {
     uint64_t n, cap, n_same_top;
     ppl reference, tested;
 } kld;
+/* One position: both rows of logits, and the token that came (for the perplexities). INFER_E_INVALID: not finite. */
 infer_status kld_add(kld *k, const float *reference, const float *tested, uint32_t n_vocab, int32_t next,
                      infer_error *err);
 typedef struct kld_summary {

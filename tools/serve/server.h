@@ -99,6 +99,7 @@ typedef struct call {
     uint64_t dropped; /* bytes of a body beyond the limit */
 } call;
 
+/* A call lives while somebody holds it: the connection, its work, its generations. Any thread. */
 void call_ref(call *c);
 void call_unref(call *c);
 

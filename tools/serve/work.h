@@ -4,6 +4,7 @@
 
 #include "server.h"
 
+/* stop finishes what was pushed, then joins the threads. */
 infer_status work_start(server *s, unsigned n_threads, infer_error *err);
 void work_stop(server *s);
 /* Runs fn(c) soon, counting the call meanwhile. 0, or -1 when there is no memory (fn is not run). Any thread. */

@@ -134,7 +134,9 @@ typedef struct infer_engine_stats {
     uint64_t copy_bytes;              /* between devices, so far */
     infer_status fatal;
 } infer_engine_stats;
+/* A consistent copy; out->struct_size is the caller's, fields beyond it are left out. */
 INFER_API void infer_engine_get_stats(infer_engine *e, infer_engine_stats *out);
+/* The monotonic clock that all times are of. */
 INFER_API uint64_t infer_engine_now(void);
 /* The context a request may use, prompt and output together. */
 INFER_API uint32_t infer_engine_ctx_size(const infer_engine *e);

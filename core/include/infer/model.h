@@ -42,6 +42,8 @@ typedef struct infer_runtime_options {
     uint32_t validate; /* check every call to a plugin */
 } infer_runtime_options;
 
+/* Reads the machine's topology and loads the backends (no device is touched). INFER_E_INVALID: a setting is not
+ * "BACKEND.KEY=VALUE". A module that does not load is a row with its reason, not an error. */
 INFER_API infer_status infer_runtime_create(const infer_runtime_options *opt, infer_runtime **out, infer_error *err);
 INFER_API void infer_runtime_destroy(infer_runtime *rt);
 
@@ -51,6 +53,7 @@ typedef struct infer_backend_row {
     infer_status status; /* not OK: it did not load, and why */
     const char *reason;
 } infer_backend_row;
+/* Backends found, loaded or not. INFER_E_INVALID: no such row. Strings are borrowed from the runtime. */
 INFER_API uint32_t infer_runtime_n_backends(const infer_runtime *rt);
 INFER_API infer_status infer_runtime_backend(const infer_runtime *rt, uint32_t i, infer_backend_row *out);
 
@@ -65,7 +68,7 @@ INFER_API infer_status infer_runtime_probe(infer_runtime *rt, infer_error *err);
 INFER_API uint32_t infer_runtime_n_devices(const infer_runtime *rt);
 INFER_API infer_status infer_runtime_device(const infer_runtime *rt, uint32_t i, infer_device_row *out);
 
-/* What only an opened device knows (opens and closes it). reference ops that it refuses for lack of code are listed in
+/* What only an opened device knows (opens and closes it). Ops that it refuses for lack of code are listed in
  * `refused`, comma-separated op names, owned (infer_text_free); may be NULL. */
 typedef struct infer_device_detail {
     infer_device_props props;
@@ -99,6 +102,7 @@ typedef struct infer_file_info {
     uint32_t n_tensors, n_layers, n_vocab, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_experts, n_experts_used;
     uint32_t n_ctx_train;
 } infer_file_info;
+/* Strings are borrowed from the file. */
 INFER_API void infer_file_get_info(const infer_file *f, infer_file_info *out);
 /* Made on first use, owned by the file. */
 INFER_API infer_status infer_file_tokenizer(infer_file *f, const infer_tokenizer **out, infer_error *err);
@@ -157,6 +161,7 @@ typedef struct infer_model infer_model;
 INFER_API infer_status infer_model_load(infer_plan *p, void (*progress)(void *user, uint64_t done, uint64_t total),
                                         void *user, infer_model **out, infer_error *err);
 INFER_API void infer_model_destroy(infer_model *m);
+/* The file that it was loaded from, borrowed. */
 INFER_API infer_file *infer_model_file(const infer_model *m);
 
 /* Bytes booked on the model's devices now, against the plan's ledger. */

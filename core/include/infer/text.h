@@ -97,6 +97,7 @@ INFER_API infer_status infer_detok_push(infer_detok *d, int32_t id, const char *
 INFER_API infer_status infer_detok_flush(infer_detok *d, const char **text, size_t *n);
 INFER_API void infer_detok_destroy(infer_detok *d);
 
+/* Ids are 0 .. n - 1. */
 INFER_API uint32_t infer_tokenizer_n_tokens(const infer_tokenizer *t);
 /* The piece's raw text (as in the vocabulary file), borrowed; NULL when out of range. */
 INFER_API const char *infer_tokenizer_piece(const infer_tokenizer *t, int32_t id, size_t *n);
