@@ -61,6 +61,15 @@ infer_status cpu_buf_map(infer_device *dev, const infer_range *range, void **out
 void cpu_buf_unmap(infer_device *dev, const infer_range *range, void *p);
 infer_status cpu_kv_query(infer_device *dev, const infer_kv_spec *spec, infer_kv_answer *out);
 
+/* cpu_weight.c */
+enum { CPU_LAYOUT_PANELS = 1 };
+infer_status cpu_weight_plan(infer_device *dev, const infer_weight_desc *desc, infer_weight_plan *out);
+infer_status cpu_weight_begin(infer_device *dev, const infer_weight_desc *desc, const infer_weight_plan *plan,
+                              const infer_range *dst, infer_weight **out);
+infer_status cpu_weight_append(infer_weight *w, uint32_t plane, const void *data, uint64_t bytes);
+infer_status cpu_weight_finish(infer_weight *w);
+void cpu_weight_destroy(infer_weight *w);
+
 /* cpu_queue.c */
 infer_status cpu_queue_create(infer_device *dev, uint32_t classes, infer_queue **out);
 void cpu_queue_destroy(infer_device *dev, infer_queue *queue);

@@ -1,8 +1,8 @@
 /*
  * The one device of the CPU backend: what it is, how much memory is left, its settings.
- * Settings (host->config_get): "threads" (default: one a core), "isa" (generic, avx2; default: the best that runs),
- * "bind" (none, node, core; default node), "spin_us" (how long an idle worker watches for work before it sleeps).
- * SPDX-License-Identifier: Apache-2.0
+ * Settings (host->config_get): "threads" (default: one a core), "isa" (generic, avx2, avx512; default: the best that
+ * runs), "bind" (none, node, core; default node), "spin_us" (how long an idle worker watches for work before it
+ * sleeps). SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
 
@@ -215,21 +215,28 @@ static infer_status choose_binding(const infer_host *host, uint32_t *out)
     return v ? cpu_fail(host, INFER_E_INVALID, "cpu: unknown bind \"%s\"; known: none, node, core", v) : INFER_OK;
 }
 
+/* From the least to the best. */
+static const struct {
+    const char *name;
+    const kern_table *(*table)(void); /* NULL where it does not run */
+} isas[] = {{"generic", kern_generic}, {"avx2", kern_avx2}, {"avx512", kern_avx512}};
+
 static infer_status choose_kernels(const infer_host *host, const kern_table **out)
 {
     const char *isa = setting(host, "isa");
-    const kern_table *avx2 = kern_avx2();
-    if (!isa || strcmp(isa, "auto") == 0)
-        *out = avx2 ? avx2 : &kern_generic_table;
-    else if (strcmp(isa, "generic") == 0)
-        *out = &kern_generic_table;
-    else if (strcmp(isa, "avx2") == 0 && avx2)
-        *out = avx2;
-    else if (strcmp(isa, "avx2") == 0)
-        return cpu_fail(host, INFER_E_UNSUPPORTED, "cpu: isa avx2 is not available on this processor or in this build");
-    else
-        return cpu_fail(host, INFER_E_INVALID, "cpu: unknown isa \"%s\"; known: auto, generic, avx2", isa);
-    return INFER_OK;
+    char names[64] = "";
+    for (size_t i = sizeof isas / sizeof *isas; i-- > 0;) {
+        const kern_table *t = isas[i].table();
+        if (isa && strcmp(isa, isas[i].name) == 0 && !t)
+            return cpu_fail(host, INFER_E_UNSUPPORTED,
+                            "cpu: isa %s is not available on this processor or in this build", isa);
+        if (t && (!isa || strcmp(isa, "auto") == 0 || strcmp(isa, isas[i].name) == 0)) {
+            *out = t;
+            return INFER_OK;
+        }
+        snprintf(names + strlen(names), sizeof names - strlen(names), ", %s", isas[i].name);
+    }
+    return cpu_fail(host, INFER_E_INVALID, "cpu: unknown isa \"%s\"; known: auto%s", isa, names);
 }
 
 infer_status cpu_dev_open(const infer_host *host, uint32_t index, infer_device **out)

@@ -51,9 +51,27 @@ static const op_row table[INFER_OP_COUNT] = {
 
 /* ---- Query ----------------------------------------------------------------------------------------------------- */
 
+/* The host's check, which knows no layout but the canonical: whether a kernel reads another is the query's to say. */
+static infer_status check_op(const infer_host *host, const infer_op_desc *op)
+{
+    infer_tensor_desc t[INFER_OP_MAX_OPERANDS];
+    infer_op_desc as = *op;
+    const uint32_t size = op->tensor_size < sizeof *t ? op->tensor_size : sizeof *t;
+    if (op->n_in + op->n_out > INFER_OP_MAX_OPERANDS)
+        return INFER_E_INVALID;
+    memset(t, 0, sizeof t);
+    for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
+        memcpy(&t[i], cpu_tensor(op, i), size);
+        if (t[i].layout == CPU_LAYOUT_PANELS)
+            t[i].layout = INFER_LAYOUT_CANONICAL;
+    }
+    as.tensors = t;
+    as.tensor_size = sizeof *t;
+    return host->op_check(host->ctx, &as);
+}
+
 static void answer_op(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
-    const infer_host *host = dev->host;
     a->level = INFER_LEVEL_NO;
     if (op->op >= INFER_OP_COUNT || !table[op->op].run) {
         a->why = INFER_WHY_OP;
@@ -63,7 +81,7 @@ static void answer_op(infer_device *dev, const infer_op_desc *op, infer_op_answe
         a->why = INFER_WHY_UNKNOWN_BITS;
         return;
     }
-    infer_status s = host->op_check(host->ctx, op);
+    infer_status s = check_op(dev->host, op);
     if (s != INFER_OK) {
         a->why = s == INFER_E_UNSUPPORTED ? INFER_WHY_FORMAT : INFER_WHY_SHAPE;
         return;

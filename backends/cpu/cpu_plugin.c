@@ -28,6 +28,11 @@ static const infer_backend_ops ops = {
     .buf_import_host = cpu_buf_import_host,
     .cmd_update = cpu_cmd_update,
     .kv_query = cpu_kv_query,
+    .weight_plan = cpu_weight_plan,
+    .weight_begin = cpu_weight_begin,
+    .weight_append = cpu_weight_append,
+    .weight_finish = cpu_weight_finish,
+    .weight_destroy = cpu_weight_destroy,
 };
 
 #if defined(__SANITIZE_THREAD__)

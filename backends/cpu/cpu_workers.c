@@ -27,6 +27,7 @@ struct cpu_team {
     _Alignas(64) _Atomic uint32_t sleeping; /* workers that wait on `wake` */
     _Atomic uint32_t caller_sleeps;
     _Atomic uint32_t stop;
+    _Atomic uint32_t busy; /* a job runs: packing may meet a queue's work */
     cpu_chunk_fn fn;
     void *ctx;
 
@@ -112,13 +113,8 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-void cpu_team_run(cpu_team *t, int64_t n, cpu_chunk_fn fn, void *ctx)
+static void run_shared(cpu_team *t, int64_t n, cpu_chunk_fn fn, void *ctx)
 {
-    if (n <= 1 || t->n_threads == 1) {
-        for (int64_t i = 0; i < n; i++)
-            fn(ctx, i, 0);
-        return;
-    }
     t->fn = fn;
     t->ctx = ctx;
     atomic_store_explicit(&t->done, 0, memory_order_relaxed);
@@ -147,6 +143,17 @@ void cpu_team_run(cpu_team *t, int64_t n, cpu_chunk_fn fn, void *ctx)
         atomic_store(&t->caller_sleeps, 0);
         pthread_mutex_unlock(&t->lock);
     }
+}
+
+void cpu_team_run(cpu_team *t, int64_t n, cpu_chunk_fn fn, void *ctx)
+{
+    if (n <= 1 || t->n_threads == 1 || atomic_exchange_explicit(&t->busy, 1, memory_order_acquire)) {
+        for (int64_t i = 0; i < n; i++)
+            fn(ctx, i, 0);
+        return;
+    }
+    run_shared(t, n, fn, ctx);
+    atomic_store_explicit(&t->busy, 0, memory_order_release);
 }
 
 static void bind_thread(pthread_t thread, const uint32_t *cpus, uint32_t n)

@@ -19,6 +19,8 @@
 #include <infer/ops.h>
 #include <infer/quant.h>
 
+#include "panel.h"
+
 enum { KERN_LANES = 8, KERN_CHUNK = 512, KERN_TILE = 4, KERN_DOT_ROWS = 3 };
 
 /* n elements, a multiple of the format's block, of unaligned source bytes to floats, or back. */
@@ -50,6 +52,8 @@ typedef struct kern_table {
      * Elements of w from kc to the next multiple of 8 exist and are zero. */
     void (*tile)(const float *w, int64_t ldw, const float *const *x, int64_t m, int64_t kc, float *c, int64_t ldc);
 
+    kern_panels panel; /* products with weights in panels; none: weights stay as the file has them */
+
     /* y may be an input of the same call in all of these. */
     void (*add)(const float *a, const float *b, float *y, int64_t n);
     void (*mul)(const float *a, const float *b, float *y, int64_t n);
@@ -79,8 +83,11 @@ typedef struct kern_table {
 
 /* Portable C, also what the other tables fall back on. */
 extern const kern_table kern_generic_table;
+const kern_table *kern_generic(void);
 /* AVX2, FMA and F16C; NULL where the processor or the build lacks them. */
 const kern_table *kern_avx2(void);
+/* That with AVX-512 F, BW, VL and VNNI for panels. */
+const kern_table *kern_avx512(void);
 
 float kern_f16_to_f32(uint16_t h);
 uint16_t kern_f32_to_f16(float f);

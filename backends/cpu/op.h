@@ -120,6 +120,9 @@ typedef struct cpu_weight {
     const uint8_t *plane[3]; /* data, scale, zero */
     int64_t plane_bytes[3];  /* of one matrix */
     const kern_table *kern;
+    infer_format format;
+    const panel_format *panel; /* NULL: as the file has it; else only p, n, k, e, e_stride and these count */
+    int64_t panel_bytes;
 } cpu_weight;
 
 /* 0 where a format is unknown. */

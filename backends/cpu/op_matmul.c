@@ -4,7 +4,8 @@
  * work is a block times a tile of weight rows. Every output is the canonical sum of kern.h, so neither grouping nor
  * tiling shows in the result. One item: the format's dot kernel reads the weights as they lie. More: four weight rows
  * at a time are unpacked for one chunk of K and meet all items of the block, whose part of x for that chunk stays in
- * the second-level cache. SPDX-License-Identifier: Apache-2.0
+ * the second-level cache. Weights in panels: items become integers first, once for all weights, and the sums are those
+ * of panel.h. SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
 
@@ -22,12 +23,14 @@ typedef struct product {
     cpu_weight w;
     const cpu_view *x, *y, *bias;
     const float *xf;     /* x converted to float, [vectors][k]; NULL: x is F32 */
+    uint8_t *xq;         /* items as integers, a block's in tiles (panel.h), where weights are in panels */
     int64_t x_div;       /* item i reads vector i / x_div of x */
     const int32_t *list; /* items in order of matrix; NULL: item i is the i-th, all of matrix 0 */
     const block *blocks; /* with list */
     int64_t n_blocks, block_rows, items;
     int64_t n_tiles, tile;
     float scale;
+    int exact; /* activations stay floats */
     uint32_t n_epilogue;
     const cpu_view *base; /* added last (LORA_EXPAND_ADD), or NULL */
 } product;
@@ -42,6 +45,9 @@ static int64_t groups(int64_t extent, uint32_t group)
 int cpu_weight_known(const infer_device *dev, const infer_tensor_desc *t)
 {
     const infer_format f[3] = {t->format, t->quant.scale_format, t->quant.zero_format};
+    if (t->layout != INFER_LAYOUT_CANONICAL)
+        return t->layout == CPU_LAYOUT_PANELS && f[0] < INFER_FMT_COUNT && dev->kern->panel.dots &&
+               dev->kern->panel.dots[f[0]];
     for (int i = 0; i < 3; i++)
         if ((i == 0 || f[i]) && (f[i] >= INFER_FMT_COUNT || !dev->kern->format[f[i]].unpack))
             return 0;
@@ -53,10 +59,16 @@ void cpu_weight_open(cpu_weight *w, const cpu_call *c, uint32_t operand)
     const infer_tensor_desc *t = cpu_tensor(c->op, operand);
     const cpu_view *v = &c->v[operand];
     uint32_t last = t->rank - 1;
-    *w = (cpu_weight){.p = v->p, .f = &c->k->format[t->format], .quant = t->quant, .kern = c->k};
+    *w = (cpu_weight){.p = v->p, .f = &c->k->format[t->format], .quant = t->quant, .kern = c->k, .format = t->format};
     w->k = t->shape[last];
     w->n = t->shape[last - 1];
     w->e = t->rank == 3 ? t->shape[0] : 1;
+    if (t->layout == CPU_LAYOUT_PANELS) {
+        w->panel = &panel_formats[t->format];
+        w->panel_bytes = (int64_t)panel_bytes(w->panel, w->k);
+        w->e_stride = (w->n + PANEL_ROWS - 1) / PANEL_ROWS * w->panel_bytes;
+        return;
+    }
     w->n_stride = v->stride[last - 1];
     w->e_stride = t->rank == 3 ? v->stride[0] : 0;
     if (!t->quant.scale_format)
@@ -157,6 +169,43 @@ static void sums_many(const product *p, int64_t e, const float *const *x, int64_
     }
 }
 
+/* Few items: all of K at once. More: parts of K, whose activations the panels of this tile find in the cache. */
+static void sums_panels(const product *p, const block *blk, int64_t n0, int64_t nn, float *c)
+{
+    enum { FEW_PANEL = 4, PART = 512 / PANEL_BLOCK };
+    const cpu_weight *w = &p->w;
+    const panel_dot_fn dot = p->c->k->panel.dots[w->format];
+    const int64_t blocks = w->k / PANEL_BLOCK, part = blk->m <= FEW_PANEL ? blocks : PART;
+    const uint8_t *panel = w->p + blk->e * w->e_stride + n0 / PANEL_ROWS * w->panel_bytes;
+    const uint8_t *x = p->xq + blk->first * blocks * PANEL_X_BYTES;
+    memset(c, 0, (size_t)(blk->m * TILE) * sizeof *c);
+    for (int64_t b0 = 0; b0 < blocks; b0 += part)
+        for (int64_t r = 0; r < nn; r += PANEL_ROWS)
+            dot(panel + r / PANEL_ROWS * w->panel_bytes, x, blk->m, b0, blocks - b0 < part ? blocks - b0 : part, blocks,
+                c + r, TILE);
+}
+
+/* Weights in panels with activations that must stay floats: 16 rows at a time as floats, then as any others. */
+static void sums_panels_float(const product *p, int64_t e, const float *const *x, int64_t m, int64_t n0, int64_t nn,
+                              float *c)
+{
+    const cpu_weight *w = &p->w;
+    _Alignas(64) float rows[PANEL_ROWS * KERN_CHUNK];
+    const float *part[BLOCK];
+    memset(c, 0, (size_t)(m * TILE) * sizeof *c);
+    for (int64_t k0 = 0; k0 < w->k; k0 += KERN_CHUNK) {
+        int64_t kc = w->k - k0 < KERN_CHUNK ? w->k - k0 : KERN_CHUNK;
+        for (int64_t i = 0; i < m; i++)
+            part[i] = x[i] + k0;
+        for (int64_t r = 0; r < nn; r += PANEL_ROWS) {
+            panel_unpack(w->panel, w->p + e * w->e_stride + (n0 + r) / PANEL_ROWS * w->panel_bytes, k0, kc, rows,
+                         KERN_CHUNK);
+            for (int64_t j = 0; j < PANEL_ROWS; j += KERN_TILE)
+                p->c->k->tile(rows + j * KERN_CHUNK, KERN_CHUNK, part, m, kc, c + r + j, TILE);
+        }
+    }
+}
+
 static void finish(const product *p, int64_t item, int64_t n0, int64_t nn, float *v)
 {
     const cpu_call *c = p->c;
@@ -212,10 +261,14 @@ static void product_chunk(void *ctx, int64_t chunk, uint32_t worker)
         blk = p->blocks[b];
     else
         blk.m = (int32_t)(p->items - blk.first < p->block_rows ? p->items - blk.first : p->block_rows);
-    for (int64_t i = 0; i < blk.m; i++)
+    for (int64_t i = 0; i < blk.m && !p->xq; i++)
         x[i] = x_of(p, p->list ? p->list[blk.first + i] : blk.first + i);
-    int direct = p->w.f->dot && !p->w.quant.scale_format && p->w.k % KERN_LANES == 0;
-    if (blk.m <= FEW && direct)
+    int direct = !p->w.panel && p->w.f->dot && !p->w.quant.scale_format && p->w.k % KERN_LANES == 0;
+    if (p->xq)
+        sums_panels(p, &blk, n0, nn, c);
+    else if (p->w.panel)
+        sums_panels_float(p, blk.e, x, blk.m, n0, nn, c);
+    else if (blk.m <= FEW && direct)
         sums_few(p, blk.e, x, blk.m, n0, nn, c);
     else
         sums_many(p, blk.e, x, blk.m, n0, nn, c);
@@ -244,11 +297,42 @@ static uint64_t align64(uint64_t n)
     return (n + 63) / 64 * 64;
 }
 
-/* Cuts [0, items) into blocks and N into tiles, and runs. scratch: room for x as floats where it is not F32. */
+/* Places [first, end) of the blocks' items into their tiles. */
+static void quantize_piece(void *ctx, int64_t first, int64_t end, uint32_t worker)
+{
+    const product *p = ctx;
+    const cpu_call *c = p->c;
+    const int64_t row_blocks = p->w.k / PANEL_BLOCK;
+    float buf[CPU_SEGMENT];
+    (void)worker;
+    for (int64_t i = first, b = p->blocks ? 0 : first / p->block_rows; i < end; i++) {
+        int64_t at, m, tile, rows, item = p->list ? p->list[i] : i, r = item / p->x_div;
+        if (p->blocks) {
+            while (i >= p->blocks[b].first + p->blocks[b].m)
+                b++;
+            at = p->blocks[b].first;
+            m = p->blocks[b].m;
+        } else {
+            b = i / p->block_rows;
+            at = b * p->block_rows;
+            m = p->items - at < p->block_rows ? p->items - at : p->block_rows;
+        }
+        panel_tile(m, i - at, &tile, &rows);
+        uint8_t *to = p->xq + (at + tile) * row_blocks * PANEL_X_BYTES;
+        for (int64_t k = 0; k < p->w.k; k += CPU_SEGMENT, to += rows * (CPU_SEGMENT / PANEL_BLOCK) * PANEL_X_BYTES) {
+            int64_t n = p->w.k - k < CPU_SEGMENT ? p->w.k - k : CPU_SEGMENT;
+            c->k->panel.quantize(cpu_load(c, p->x, cpu_row(p->x, r), k, n, buf), n, p->w.panel->zero, to, rows,
+                                 i - at - tile);
+        }
+    }
+}
+
+/* Cuts [0, items) into blocks and N into tiles, and runs. scratch: x_scratch bytes. */
 static void run_product(cpu_call *c, product *p, uint8_t *scratch)
 {
     int64_t threads = cpu_team_size(c->dev->team);
-    if (p->x->format != INFER_FMT_F32) {
+    const int integers = p->w.panel && !p->exact;
+    if (!integers && p->x->format != INFER_FMT_F32) {
         convert_ctx v = {c, p->x, (float *)(void *)scratch};
         cpu_split(c->dev, c->rows * p->x->per_row, p->w.k, convert_piece, &v);
         p->xf = v.to;
@@ -256,6 +340,14 @@ static void run_product(cpu_call *c, product *p, uint8_t *scratch)
     if (!p->blocks) {
         p->n_blocks = (p->items + BLOCK - 1) / BLOCK;
         p->block_rows = (p->items + p->n_blocks - 1) / p->n_blocks;
+        if (integers && p->n_blocks > 1) /* whole tiles */
+            p->block_rows = (p->block_rows + PANEL_TILE - 1) / PANEL_TILE * PANEL_TILE;
+        p->n_blocks = (p->items + p->block_rows - 1) / p->block_rows;
+    }
+    if (integers) {
+        const block *last = p->blocks ? &p->blocks[p->n_blocks - 1] : NULL;
+        p->xq = scratch;
+        cpu_split(c->dev, last ? last->first + last->m : p->items, p->w.k * 2, quantize_piece, p);
     }
     p->tile = TILE;
     while (p->tile > 16 && (p->w.n + p->tile - 1) / p->tile * p->n_blocks < threads * 6)
@@ -270,11 +362,13 @@ static void run_product(cpu_call *c, product *p, uint8_t *scratch)
     cpu_team_run(c->dev->team, chunks, product_chunk, p);
 }
 
-static float scale_of(const cpu_call *c)
+/* Of MATMUL and MOE_MATMUL. */
+static infer_attrs_matmul attrs_of(const infer_op_desc *op)
 {
     infer_attrs_matmul a;
-    cpu_attrs(c->op, &a, sizeof a);
-    return a.scale == 0 ? 1 : a.scale;
+    cpu_attrs(op, &a, sizeof a);
+    a.scale = a.scale == 0 ? 1 : a.scale;
+    return a;
 }
 
 /* Steps of the epilogue list that are known here, from the first. */
@@ -287,8 +381,17 @@ static uint32_t epilogues(const infer_op_desc *op)
     return n;
 }
 
-/* Common to all: a weight format that can be unpacked, and room for x as floats. */
-static int query_product(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
+/* Room for x, [vectors] of the weight's K, as it must be to meet it `items` times: floats, or integers in tiles. */
+static uint64_t x_scratch(const infer_tensor_desc *w, infer_format x_format, int exact, int64_t vectors, int64_t items)
+{
+    int64_t k = w->shape[w->rank - 1];
+    if (w->layout == CPU_LAYOUT_PANELS && !exact)
+        return align64((uint64_t)(items * (k / PANEL_BLOCK)) * PANEL_X_BYTES);
+    return x_format == INFER_FMT_F32 ? 0 : align64((uint64_t)(vectors * k) * sizeof(float));
+}
+
+/* Common to all: a weight that is known, and room for x. */
+static int query_product(const infer_device *dev, const infer_op_desc *op, int64_t items, infer_op_answer *a)
 {
     const infer_tensor_desc *x = cpu_tensor(op, 0), *w = cpu_tensor(op, 1);
     if (!cpu_weight_known(dev, w)) {
@@ -298,8 +401,9 @@ static int query_product(const infer_device *dev, const infer_op_desc *op, infer
         return 0;
     }
     a->n_epilogue = epilogues(op);
-    if (x->format != INFER_FMT_F32)
-        a->scratch_bytes += align64((uint64_t)(x->shape[0] * x->shape[1] * x->shape[2]) * sizeof(float));
+    const int exact =
+        (op->op == INFER_OP_MATMUL || op->op == INFER_OP_MOE_MATMUL) && attrs_of(op).act_format == INFER_FMT_F32;
+    a->scratch_bytes += x_scratch(w, x->format, exact, x->shape[0] * (x->rank == 3 ? x->shape[1] : 1), items);
     a->est_bytes = (double)cpu_bytes(dev, w->format, w->shape[w->rank - 1]) * (double)w->shape[w->rank - 2];
     return 1;
 }
@@ -312,7 +416,9 @@ infer_status cpu_run_matmul(cpu_call *c)
     product p = {.c = c, .x = cpu_in(c, 0), .y = cpu_out(c, 0), .bias = bias->p ? bias : NULL, .x_div = 1};
     p.items = c->rows;
     p.n_epilogue = c->op->n_epilogue;
-    p.scale = scale_of(c);
+    const infer_attrs_matmul a = attrs_of(c->op);
+    p.scale = a.scale;
+    p.exact = a.act_format == INFER_FMT_F32;
     cpu_weight_open(&p.w, c, 1);
     run_product(c, &p, c->scratch);
     return INFER_OK;
@@ -320,7 +426,7 @@ infer_status cpu_run_matmul(cpu_call *c)
 
 void cpu_query_matmul(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
-    query_product(dev, op, a);
+    query_product(dev, op, cpu_tensor(op, 0)->shape[0], a);
 }
 
 /* ---- GATED_MLP: MATMUL twice, GLU, MATMUL, with float rows between --------------------------------------------- */
@@ -376,16 +482,23 @@ infer_status cpu_run_gated_mlp(cpu_call *c)
 
 void cpu_query_gated_mlp(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
-    query_product(dev, op, a);
+    const int64_t rows = cpu_tensor(op, 0)->shape[0];
+    if (!query_product(dev, op, rows, a))
+        return;
     for (uint32_t i = 2; i <= 3 && a->level; i++)
         if (!cpu_weight_known(dev, cpu_tensor(op, i))) {
             a->level = INFER_LEVEL_NO;
             a->why = INFER_WHY_FORMAT;
             a->which = i;
         }
-    a->level = a->level ? INFER_LEVEL_COMPOSED : INFER_LEVEL_NO;
-    a->scratch_bytes +=
-        2 * align64((uint64_t)(cpu_tensor(op, 0)->shape[0] * cpu_tensor(op, 1)->shape[0]) * sizeof(float));
+    if (!a->level)
+        return;
+    a->level = INFER_LEVEL_COMPOSED;
+    for (uint32_t i = 2; i <= 3; i++) { /* one after the other, in the same place */
+        uint64_t own = x_scratch(cpu_tensor(op, i), i == 3 ? INFER_FMT_F32 : cpu_tensor(op, 0)->format, 0, rows, rows);
+        a->scratch_bytes = own > a->scratch_bytes ? own : a->scratch_bytes;
+    }
+    a->scratch_bytes += 2 * align64((uint64_t)(rows * cpu_tensor(op, 1)->shape[0]) * sizeof(float));
 }
 
 /* ---- Items that choose their matrix ---------------------------------------------------------------------------- */
@@ -455,7 +568,9 @@ infer_status cpu_run_moe_matmul(cpu_call *c)
     product p = {.c = c, .x = x, .y = cpu_out(c, 0), .x_div = x->rank == 3 ? 1 : ids->width};
     p.items = c->rows * ids->width;
     p.n_epilogue = c->op->n_epilogue;
-    p.scale = scale_of(c);
+    const infer_attrs_matmul a = attrs_of(c->op);
+    p.scale = a.scale;
+    p.exact = a.act_format == INFER_FMT_F32;
     cpu_weight_open(&p.w, c, 1);
     uint8_t *rest = group_items(&p, c->scratch, expert_of, zero_item);
     if (p.n_blocks)
@@ -467,7 +582,7 @@ void cpu_query_moe_matmul(const infer_device *dev, const infer_op_desc *op, infe
 {
     const infer_tensor_desc *ids = cpu_tensor(op, 2);
     int64_t items = ids->shape[0] * ids->shape[1];
-    if (!query_product(dev, op, a))
+    if (!query_product(dev, op, items, a))
         return;
     if (items > INT32_MAX || cpu_tensor(op, 1)->shape[0] > INT32_MAX - 1) {
         a->level = INFER_LEVEL_NO;
@@ -496,7 +611,7 @@ infer_status cpu_run_lora(cpu_call *c)
 
 void cpu_query_lora(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
-    if (!query_product(dev, op, a))
+    if (!query_product(dev, op, cpu_tensor(op, 0)->shape[0], a))
         return;
     a->n_epilogue = 0; /* the sum with y comes first */
     a->scratch_bytes += grouping_bytes(cpu_tensor(op, 0)->shape[0], cpu_tensor(op, 1)->shape[0]);

@@ -53,22 +53,6 @@ void infer_model_free(infer_model *m, uint32_t dev, infer_hal_buf *b)
     infer_hal_buf_free(b);
 }
 
-/* The copied tensors need not stay resident in the mapping, but for those that some device reads in place. */
-static void drop_sources(infer_plan *p)
-{
-    for (uint32_t i = 0; i < p->file->weights.n; i++) {
-        int copied = 0, read = 0;
-        for (uint32_t d = 0; d < p->n_devs; d++) {
-            for (int32_t k = p->inst_of[(size_t)d * p->file->weights.n + i]; k >= 0; k = p->insts[k].next) {
-                copied |= p->insts[k].used && !p->insts[k].in_place;
-                read |= p->insts[k].used && p->insts[k].in_place;
-            }
-        }
-        if (copied && !read && p->file->weights.p[i].tensor)
-            infer_gguf_tensor_drop(p->file->gguf, p->file->weights.p[i].tensor);
-    }
-}
-
 infer_status infer_model_load(infer_plan *p, void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
                               infer_model **out, infer_error *err)
 {
@@ -93,10 +77,12 @@ infer_status infer_model_load(infer_plan *p, void (*progress)(void *user, uint64
         s = x->in_place ? import_part(m, x->dev, x->part, err) : load_packed(m, x, err);
         if (s != INFER_OK)
             goto fail;
+        /* What was copied need not stay resident; who reads it in place too will fault in the pages that it touches. */
+        if (!x->in_place && p->file->weights.p[x->ref].tensor)
+            infer_gguf_tensor_drop(p->file->gguf, p->file->weights.p[x->ref].tensor);
         if (!x->in_place && progress)
             progress(user, done += x->plan.packed_bytes, total);
     }
-    drop_sources(p);
     *out = m;
     return INFER_OK;
 fail:

@@ -14,7 +14,7 @@
 #include "kern.h"
 #include "workers.h"
 
-static const kern_table *tables[2];
+static const kern_table *tables[3];
 static int n_tables;
 
 static const infer_format weight_formats[] = {
@@ -26,7 +26,7 @@ enum { N_WEIGHT_FORMATS = sizeof weight_formats / sizeof weight_formats[0] };
 
 static const struct {
     const char *isa, *threads;
-} settings[] = {{"generic", "1"}, {"generic", "3"}, {"avx2", "1"}, {"avx2", "3"}};
+} settings[] = {{"generic", "1"}, {"generic", "3"}, {"avx2", "1"}, {"avx2", "3"}, {"avx512", "1"}};
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
 #define EACH_SETTING(f)                                                                                                \
@@ -550,6 +550,8 @@ int main(void)
     tables[n_tables++] = &kern_generic_table;
     if (kern_avx2())
         tables[n_tables++] = kern_avx2();
+    if (kern_avx512())
+        tables[n_tables++] = kern_avx512();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_unpack),      cmocka_unit_test(test_halves),  cmocka_unit_test(test_pack_q8_0),
         cmocka_unit_test(test_sums),        cmocka_unit_test(test_vectors), cmocka_unit_test(test_matmul),

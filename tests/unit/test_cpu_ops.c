@@ -172,6 +172,7 @@ static void test_avx2(void **state)
     (void)state;
     run_all("avx2", "1");
     run_all("avx2", "3");
+    run_all("avx512", "2");
 }
 
 int main(void)
