@@ -17,6 +17,7 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "hal/hal.h"
+#include "ops/ops.h"
 
 typedef int32_t infer_val; /* index of a value; -1: absent */
 
@@ -50,18 +51,7 @@ typedef struct infer_gnode {
     infer_val out[4];
     infer_epilogue epilogue[4];
     uint32_t attrs_size;
-    union { /* every attribute struct of ops.h */
-        infer_attrs_scale scale;
-        infer_attrs_act act;
-        infer_attrs_norm norm;
-        infer_attrs_matmul matmul;
-        infer_attrs_route route;
-        infer_attrs_rope rope;
-        infer_attrs_kv kv;
-        infer_attrs_rope_kv rope_kv;
-        infer_attrs_attn attn;
-        infer_attrs_sample sample;
-    } attrs;
+    infer_any_attrs attrs;
     int32_t layer;   /* -1 before the first, n_layers after the last */
     int32_t program; /* INFER_PROGRAM_* */
     /* filled by partition and query */

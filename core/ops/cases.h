@@ -16,18 +16,7 @@ typedef struct infer_case_tol {
 typedef struct infer_op_case {
     infer_op_desc desc; /* points into this struct: do not copy it */
     infer_tensor_desc tensors[INFER_OP_MAX_OPERANDS];
-    union {
-        infer_attrs_scale scale;
-        infer_attrs_act act;
-        infer_attrs_norm norm;
-        infer_attrs_matmul matmul;
-        infer_attrs_route route;
-        infer_attrs_rope rope;
-        infer_attrs_kv kv;
-        infer_attrs_rope_kv rope_kv;
-        infer_attrs_attn attn;
-        infer_attrs_sample sample;
-    } attrs;
+    infer_any_attrs attrs;
     infer_epilogue epilogue[4];
     int32_t counts[INFER_COUNT_MAX]; /* the step counts to bind; meant only where rows_from is not static */
     /* Content before the op, by operand (inputs, then outputs), NULL where absent. Outputs hold a pattern, or what a

@@ -7,6 +7,20 @@
 
 #include "base/error.h"
 
+/* Room for the attributes of any op. */
+typedef union infer_any_attrs {
+    infer_attrs_scale scale;
+    infer_attrs_act act;
+    infer_attrs_norm norm;
+    infer_attrs_matmul matmul;
+    infer_attrs_route route;
+    infer_attrs_rope rope;
+    infer_attrs_kv kv;
+    infer_attrs_rope_kv rope_kv;
+    infer_attrs_attn attn;
+    infer_attrs_sample sample;
+} infer_any_attrs;
+
 /* One call of a reference op. data[i] is operand i in the descriptor's order, NULL where absent; counts is the step
  * counts block or NULL (then rows_from must be static). Host pointers aligned as the format's scalars need. */
 typedef infer_status (*infer_ref_fn)(const infer_op_desc *op, void *const *data, int64_t rows);
