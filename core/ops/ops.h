@@ -21,8 +21,8 @@ typedef union infer_any_attrs {
     infer_attrs_sample sample;
 } infer_any_attrs;
 
-/* One call of a reference op. data[i] is operand i in the descriptor's order, NULL where absent; counts is the step
- * counts block or NULL (then rows_from must be static). Host pointers aligned as the format's scalars need. */
+/* A reference, for a descriptor that passed infer_op_check. data[i] is operand i in the descriptor's order, NULL where
+ * absent, aligned as the format's scalars need; rows of axis 0 are to be done. */
 typedef infer_status (*infer_ref_fn)(const infer_op_desc *op, void *const *data, int64_t rows);
 
 /* A row of the table. `sig` is the shape rule that check.c enforces, also the text for documentation: operands
@@ -62,8 +62,9 @@ void infer_op_attrs(const infer_op_desc *op, void *out, uint32_t size);
 /* Rows of axis 0 that a run processes (ops.h, "Step counts"); the capacity where counts is NULL. */
 int64_t infer_op_rows(const infer_op_desc *op, const int32_t *counts);
 
-/* Runs the reference, then the whole epilogue list. Allocates scratch from the host; thread-safe. The descriptor must
- * have passed infer_op_check. INFER_E_UNSUPPORTED where the op has no reference, INFER_E_INVALID where an operand or
+/* Runs the reference, then the whole epilogue list. data as for infer_ref_fn; counts: the step counts block, or NULL
+ * where rows_from is static. Allocates scratch from the host; thread-safe. The descriptor must have passed
+ * infer_op_check. INFER_E_UNSUPPORTED where the op has no reference, INFER_E_INVALID where an operand or
  * the counts are missing, INFER_E_NO_MEMORY; outputs are then undefined. */
 infer_status infer_op_ref(const infer_op_desc *op, void *const *data, const int32_t *counts);
 
