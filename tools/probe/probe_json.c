@@ -119,7 +119,7 @@ static json_t *links_json(const json_t *devices)
             json_array_append_new(links, json_pack("{s:O, s:O, s:o, s:n, s:s, s:b}", "from", json_object_get(a, "id"),
                                                    "to", json_object_get(b, "id"), "bytes_per_s",
                                                    rate(ra > 0 && rb > 0 ? 1 / (1 / ra + 1 / rb) : 0), "latency_us",
-                                                   "path", "host", "measured", 0));
+                                                   "path", "staged", "measured", 0));
         }
     }
     return links;
