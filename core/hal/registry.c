@@ -10,6 +10,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include <sys/stat.h>
+
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/env.h"
@@ -184,8 +186,10 @@ static int known(const infer_hal *h, const char *name, const char *path)
     return 0;
 }
 
-static infer_status load_folder(infer_hal *h, const infer_hal_options *opt, const char *folder, infer_error *err)
+static infer_status load_folder(infer_hal *h, const infer_hal_options *opt, const char *folder, int asked,
+                                infer_error *err)
 {
+    struct stat st;
     char **paths = NULL;
     size_t n = 0;
     infer_error e = {0};
@@ -196,6 +200,8 @@ static infer_status load_folder(infer_hal *h, const infer_hal_options *opt, cons
         infer_log_write(&h->log, INFER_LOG_WARN, "hal", "%s", e.text);
         return INFER_OK;
     }
+    if (asked && (stat(folder, &st) || !S_ISDIR(st.st_mode)))
+        infer_log_write(&h->log, INFER_LOG_WARN, "hal", "backend folder %s: there is no such folder", folder);
     for (size_t i = 0; i < n && s != INFER_E_NO_MEMORY; i++) {
         char name[64];
         infer_module_name(paths[i], name, sizeof name);
@@ -209,13 +215,14 @@ static infer_status load_folder(infer_hal *h, const infer_hal_options *opt, cons
     return s == INFER_E_NO_MEMORY ? infer_error_set(err, s, "%s", e.text) : INFER_OK;
 }
 
-static infer_status load_path(infer_hal *h, const infer_hal_options *opt, const char *path, infer_error *err)
+/* asked: somebody wrote the path, who is told of folders that are absent. */
+static infer_status load_path(infer_hal *h, const infer_hal_options *opt, const char *path, int asked, infer_error *err)
 {
     for (const char *p = path; p && *p;) {
         size_t n = strcspn(p, ":");
         if (n) {
             char *folder = infer_strndup(p, n);
-            infer_status s = folder ? load_folder(h, opt, folder, err)
+            infer_status s = folder ? load_folder(h, opt, folder, asked, err)
                                     : infer_error_set(err, INFER_E_NO_MEMORY, "backend path: no memory");
             infer_free(folder);
             INFER_TRY(s);
@@ -244,12 +251,12 @@ infer_status infer_hal_create(const infer_hal_options *opt, infer_hal **out, inf
         s = infer_hal_add(h, infer_plugin_query_cpu, "builtin:cpu", err);
 #endif
     if (!s)
-        s = load_path(h, opt, opt->backend_path ? opt->backend_path : infer_env_get("INFER_BACKEND_PATH"), err);
+        s = load_path(h, opt, opt->backend_path ? opt->backend_path : infer_env_get("INFER_BACKEND_PATH"), 1, err);
     char self[4096];
     if (!s && infer_module_self_folder(self, sizeof self))
-        s = load_path(h, opt, self, err);
+        s = load_path(h, opt, self, 0, err);
     if (!s)
-        s = load_path(h, opt, INFER_MODULE_DIR, err);
+        s = load_path(h, opt, INFER_MODULE_DIR, 0, err);
     if (s) {
         infer_hal_destroy(h);
         return s;

@@ -72,7 +72,8 @@ with open(broken, "wb") as f:
 # What is asked for and cannot be had is said, though it is no failure.
 for args, says in ((["-dev", "nosuch0", "--allow-cpu-fallback"], "nosuch0 is left out"),
                    (["-dev", DEV, "--backend-option", DEV[:3] + ".nosuch=1"], DEV[:3] + ".nosuch=1: has no meaning"),
-                   (["-dev", DEV, "--backend-option", "nosuch.x=1"], "no backend nosuch")):
+                   (["-dev", DEV, "--backend-option", "nosuch.x=1"], "no backend nosuch"),
+                   (["-dev", DEV, "--backend-path", "/nosuch/folder"], "/nosuch/folder: there is no such folder")):
     r = run("infer-run", "-m", TINY, "--raw", "-p", "x", "-n", "1", *args)
     check(r.rc == 0 and sum(says in line for line in r.err.splitlines()) == 1, "%s is said once" % says, r)
 r = run("infer-run", "-m", TINY, "--raw", "-p", "x", "-n", "1", "-t", "1", "-dev", DEV)
