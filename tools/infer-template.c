@@ -226,7 +226,7 @@ static json_t *answer(void *user, const char *line, size_t n, int *bad)
     if (s == INFER_OK)
         out = json_pack("{s:s%}", "prompt", prompt, n_prompt);
     else
-        out = json_pack("{s:s}", "error", err->text);
+        out = json_pack("{s:o}", "error", utf8_json(err->text));
     infer_text_free(prompt);
     free(text);
     json_decref(vars);

@@ -117,7 +117,7 @@ static json_t *answer(void *user, const char *line, size_t n, int *bad)
         out = json_pack("{s:o, s:s%}", "ids", list, "decoded", decoded, n_decoded);
     } else {
         *bad = 1;
-        out = json_pack("{s:s}", "error", err->text);
+        out = json_pack("{s:o}", "error", utf8_json(err->text));
     }
     infer_ids_free(ids);
     infer_text_free(decoded);

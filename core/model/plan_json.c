@@ -6,10 +6,21 @@
 #include <jansson.h>
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "graph/compile.h"
 #include "model/private.h"
 #include "ops/ops.h"
 #include "quant/quant.h"
+#include "text/utf8.h"
+
+json_t *infer_json_text(const char *s)
+{
+    infer_buf b = {0};
+    infer_utf8_append_lossy(&b, s, strlen(s));
+    json_t *v = b.failed ? NULL : json_stringn(b.p ? b.p : "", b.n);
+    infer_buf_free(&b);
+    return v;
+}
 
 static json_t *stages(const infer_plan *p)
 {
@@ -33,7 +44,8 @@ static json_t *ledger(const infer_plan *p)
     for (uint32_t i = 0; i < p->n_devs; i++) {
         const infer_plan_dev *d = &p->devs[i];
         uint64_t total = d->mapped;
-        json_t *row = json_pack("{s:s,s:s}", "device", infer_hal_dev_id(d->dev), "owner", p->file->name);
+        json_t *row =
+            json_pack("{s:s,s:o}", "device", infer_hal_dev_id(d->dev), "owner", infer_json_text(p->file->name));
         for (infer_ledger_kind k = 0; k < INFER_LEDGER_KINDS; k++) {
             json_object_set_new(row, infer_ledger_kind_name(k), json_integer((json_int_t)d->ledger[k]));
             total += d->ledger[k];
@@ -74,7 +86,8 @@ static json_t *fallbacks(const infer_plan *p)
         char why[80] = "its cache lies on the host";
         if (infer_graph_ask(&p->graph, &p->target, n, home, &ans, NULL) == INFER_OK && ans.level == INFER_LEVEL_NO)
             infer_answer_reason(&ans, why, sizeof why);
-        json_array_append_new(a, json_pack("{s:s,s:s,s:i,s:s}", "device", dev, "op", op, "count", 1, "reason", why));
+        json_array_append_new(
+            a, json_pack("{s:s,s:s,s:i,s:o}", "device", dev, "op", op, "count", 1, "reason", infer_json_text(why)));
     }
     return a;
 }
@@ -116,7 +129,7 @@ infer_status infer_plan_json(const infer_plan *p, char **json, infer_error *err)
 {
     json_t *reasons = json_array();
     for (uint32_t i = 0; i < p->n_reasons; i++)
-        json_array_append_new(reasons, json_string(p->reasons[i]));
+        json_array_append_new(reasons, infer_json_text(p->reasons[i]));
     const infer_format_info *k = infer_format_get(p->dec.k_format), *v = infer_format_get(p->dec.v_format);
     json_t *kv = json_pack("{s:i,s:i,s:I,s:s,s:s,s:i,s:i}", "block_size", (int)p->block_size, "blocks",
                            (int)p->n_blocks, "tokens", (json_int_t)p->n_blocks * p->block_size, "k", k->name, "v",

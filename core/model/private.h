@@ -108,4 +108,7 @@ void infer_model_free(infer_model *m, uint32_t dev, infer_hal_buf *b);
 /* Fills slot ranges (weights) and callbacks of a binding for one device of a loaded model. */
 infer_status infer_model_bind(infer_model *m, int32_t dev, infer_graph_binding *b, infer_error *err);
 
+/* A JSON string (jansson's json_t) of text from outside, ill-formed UTF-8 as U+FFFD; NULL without memory. */
+struct json_t *infer_json_text(const char *s);
+
 #endif

@@ -180,7 +180,7 @@ infer_status infer_runtime_topology_json(const infer_runtime *rt, char **json, i
                                                (json_int_t)infer_topo_memory(t, (int32_t)i), "cores", (int)n_cores,
                                                "threads", (int)n));
     }
-    json_t *o = json_pack("{s:s,s:i,s:i,s:f,s:I,s:o}", "cpu", infer_topo_cpu_name(t), "cores",
+    json_t *o = json_pack("{s:o,s:i,s:i,s:f,s:I,s:o}", "cpu", infer_json_text(infer_topo_cpu_name(t)), "cores",
                           (int)infer_topo_n_cores(t), "threads", (int)infer_topo_n_pus(t), "cpu_quota",
                           infer_topo_cpu_quota(t), "memory", (json_int_t)infer_topo_memory(t, -1), "numa_nodes", nodes);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;

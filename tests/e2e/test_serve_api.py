@@ -2,8 +2,10 @@
 """infer-serve: routes, shapes, refusals; a stream says what the whole reply says. SPDX-License-Identifier: Apache-2.0"""
 import json
 import math
+import os
+import shutil
 
-from harness import TEMPLATE, TINY, Server, check, done, run, device
+from harness import TEMPLATE, TINY, Server, check, done, run, device, work
 
 s = Server()
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -287,6 +289,15 @@ error(CHAT, chat | {"model": "my/model"}, 400, "messages")
 hot = {"prompt": "Hello", "max_tokens": 20, "temperature": 1.5}
 check(s.post(TEXT, hot)[1]["choices"] == s.post(TEXT, hot)[1]["choices"], "--seed is the default seed")
 check(s.stop() == 0, "drain")
+odd = os.path.join(work, os.fsdecode(b"odd\xff.gguf"))
+shutil.copy(TINY, odd)
+for args, name in (([], "odd\ufffd"), (["--served-model-name", os.fsdecode(b'a\xff"\n')], 'a\ufffd"\n')):
+    s = Server(*args, model=odd)
+    check(s.get("/v1/models")[1]["data"][0]["id"] == name, "a name that is no UTF-8", s.get("/v1/models"))
+    check(s.get("/props")[1].get("model_path") == os.path.join(work, "odd\ufffd.gguf"), "a path that is none", s.get("/props"))
+    check(s.post(TEXT, dict(greedy, model=name))[1].get("model") == name, "its answers have the name")
+    check(s.request("GET", "/metrics")[2].decode(), "its figures are UTF-8")
+    check(s.stop() == 0, "drain")
 s = Server("--no-metrics")
 error("/metrics", None, 404, method="GET")
 check(s.stop() == 0, "drain")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Usage, exit codes, and where options come from. SPDX-License-Identifier: Apache-2.0"""
+import json
 import os
 import socket
 import subprocess
@@ -131,7 +132,6 @@ with open(config, "w") as f:
 
 def n_tokens(*args, **env):
     r = run("infer-run", "-m", TINY, "-dev", DEV, "-p", "abc", "--json", *args, env=clean_env(**env))
-    import json
     return len(json.loads(r.out)["ids"]) if check(r.rc == 0, "run %s %s" % (args, env), r) else None
 
 
@@ -144,6 +144,39 @@ with open(config, "a") as f:
     f.write("nonsense = 1\n")
 refuses(2, "line 6: \"nonsense\"", "infer-run", "-m", TINY, "--config", config)
 refuses(1, "absent.conf", "infer-run", "-m", TINY, "--config", os.path.join(work, "absent.conf"))
+
+# Names and texts that are no UTF-8 neither break what is printed as JSON nor vanish from it.
+odd = os.path.join(work, os.fsdecode(b'odd\xff"\n.gguf'))
+with open(odd, "wb") as f:
+    f.write(whole)
+
+
+def told(*args):
+    """What a program prints as JSON, None where it is none."""
+    try:
+        return json.loads(run(*args).out)
+    except ValueError:
+        return None
+
+
+shown = os.path.join(work, 'odd\ufffd"\n.gguf')
+check((told("infer-probe", "--check-model", odd, "--json") or {}).get("file") == shown, "infer-probe --check-model --json")
+check((told("infer-probe", "-m", odd + "x", "--json") or {}).get("error", "").endswith("No such file or directory"),
+      "infer-probe --json has the error")
+rows = told("infer-bench", "-m", odd, "-dev", DEV, "-p", "4", "-n", "2", "-r", "1", "-o", "json")
+check([r["model_filename"] for r in rows or []] == [shown] * 2, "infer-bench -o json", rows)
+named = os.path.join(work, "named.gguf")
+with open(named, "wb") as f:
+    at = whole.index(b"general.name") + 12 + 4 + 8 # a string: its type, its length
+    f.write(whole[:at] + b"\xff" + whole[at + 1:])
+plan = (told("infer-probe", "-m", named, "-dev", DEV, "--json") or {}).get("plan")
+check(plan and plan["ledger"] and plan["ledger"][0]["owner"].startswith("\ufffd"), "the plan's ledger", plan)
+role = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
+r = run("infer-run", "-m", TINY, "-dev", DEV, "-p", "x", "--system", os.fsdecode(b"a\xff"), "--json", "-n", "1",
+        "--chat-template", role)
+whole_prompt = run("infer-run", "-m", TINY, "-dev", DEV, "--raw", "-p", "[system:a\ufffd][user:x]", "--json", "-n", "1")
+check(r.rc == 0 and json.loads(r.out)["prompt_ids"] == json.loads(whole_prompt.out)["prompt_ids"],
+      "a system message that is no UTF-8 is kept", r)
 
 # A closed standard stream is none that could be written or read, nor is its number given to another file.
 for p, args in (("infer-run", ["-m", TINY, "--raw", "-f", "-"]), ("infer-tokenize", ["-m", TINY]),
@@ -200,7 +233,6 @@ if "infer-serve" in PROGRAMS:
 
 # Log lines as JSON.
 r = run("infer-run", "-m", TINY, "-dev", DEV, "--raw", "-p", "x", "-n", "1", "-v", "--log-format", "json")
-import json
 for line in r.err.splitlines():
     o = json.loads(line)
     check(set(o) == {"time", "level", "area", "msg"}, "a log line", line)

@@ -9,6 +9,7 @@
 #include <jansson.h>
 
 #include "bench.h"
+#include "sbuf.h"
 
 void bench_name(const bench_test *t, char *buf, size_t cap)
 {
@@ -83,10 +84,10 @@ static void print_json_row(const session *s, const opts *o, const bench_result *
     for (uint32_t i = 0; i < r->n; i++)
         json_array_append_new(samples, json_real(r->samples[i]));
     json_t *row =
-        json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:o}", "model_filename",
-                  s->info.path, "model_type", model, "model_size", (json_int_t)s->info.tensor_bytes, "model_n_params",
-                  (json_int_t)s->info.n_params, "backends", where, "n_threads", (json_int_t)threads, "type_k",
-                  cache_type(o, OPT_CACHE_TYPE_K), "type_v", cache_type(o, OPT_CACHE_TYPE_V), "n_prompt",
+        json_pack("{s:o, s:s, s:I, s:I, s:s, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:o}", "model_filename",
+                  utf8_json(s->info.path), "model_type", model, "model_size", (json_int_t)s->info.tensor_bytes,
+                  "model_n_params", (json_int_t)s->info.n_params, "backends", where, "n_threads", (json_int_t)threads,
+                  "type_k", cache_type(o, OPT_CACHE_TYPE_K), "type_v", cache_type(o, OPT_CACHE_TYPE_V), "n_prompt",
                   (json_int_t)r->test.n_prompt, "n_gen", (json_int_t)r->test.n_gen, "n_depth",
                   (json_int_t)r->test.depth, "n_parallel", (json_int_t)r->test.n_seq, "test", test, "avg_ts", r->mean,
                   "stddev_ts", r->sd, "samples_ts", samples);

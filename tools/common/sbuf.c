@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <jansson.h>
+
 #include "sbuf.h"
 
 char *sbuf_reserve(sbuf *b, size_t n)
@@ -169,4 +171,18 @@ void sbuf_add_utf8(sbuf *b, const char *s, size_t n)
             i += have ? have : 1;
         }
     }
+}
+
+json_t *utf8_json_n(const char *s, size_t n)
+{
+    sbuf b = {0};
+    sbuf_add_utf8(&b, s, n);
+    json_t *v = b.failed ? NULL : json_stringn(b.p ? b.p : "", b.n);
+    sbuf_free(&b);
+    return v;
+}
+
+json_t *utf8_json(const char *s)
+{
+    return utf8_json_n(s, strlen(s));
 }

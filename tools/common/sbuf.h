@@ -36,5 +36,9 @@ size_t utf8_char(const char *s, size_t n);
 int utf8_valid(const char *s, size_t n);
 /* Adds s with each maximal ill-formed part as U+FFFD. */
 void sbuf_add_utf8(sbuf *b, const char *s, size_t n);
+/* The same as a JSON string (json_t, jansson's). What comes from outside (a file's name, a message with one) goes into
+ * JSON by this: jansson makes nothing of text that is not UTF-8. NULL without memory. */
+struct json_t *utf8_json_n(const char *s, size_t n);
+struct json_t *utf8_json(const char *s);
 
 #endif

@@ -36,7 +36,7 @@ static int check_model(const opts *o, const char *path)
     session_wish w = {.model = path};
     infer_status st = session_open(&s, o, &w, SESSION_FILE, NULL, &code, &err);
     if (opt_int(o, OPT_JSON) && (st < 0 && code == EXIT_BAD_MODEL)) {
-        print_json(json_pack("{s:s, s:b, s:s}", "file", path, "ok", 0, "error", err.text));
+        print_json(json_pack("{s:o, s:b, s:o}", "file", utf8_json(path), "ok", 0, "error", utf8_json(err.text)));
         return cli_finish(code);
     }
     if (st < 0) {
@@ -46,11 +46,11 @@ static int check_model(const opts *o, const char *path)
     const infer_file_info *in = &s.info;
     st = chat_create(&c, o, s.file, s.tokenizer, &tmpl);
     if (opt_int(o, OPT_JSON)) {
-        code = print_json(json_pack("{s:s, s:b, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:s?}", "file", path, "ok", 1,
-                                    "arch", in->arch, "type", in->type, "bytes", (json_int_t)in->bytes, "n_params",
-                                    (json_int_t)in->n_params, "n_layers", (json_int_t)in->n_layers, "n_vocab",
-                                    (json_int_t)in->n_vocab, "n_ctx_train", (json_int_t)in->n_ctx_train, "warning",
-                                    st < 0 ? tmpl.text : NULL));
+        code = print_json(json_pack("{s:o, s:b, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o?}", "file", utf8_json(path),
+                                    "ok", 1, "arch", in->arch, "type", in->type, "bytes", (json_int_t)in->bytes,
+                                    "n_params", (json_int_t)in->n_params, "n_layers", (json_int_t)in->n_layers,
+                                    "n_vocab", (json_int_t)in->n_vocab, "n_ctx_train", (json_int_t)in->n_ctx_train,
+                                    "warning", st < 0 ? utf8_json(tmpl.text) : NULL));
     } else {
         printf("%s: ok: %s, %s parameters, %s, %s in %u tensors, %u layers, vocabulary of %u, context of %u\n", path,
                in->arch, cli_count(a, in->n_params), in->type, cli_bytes(b, in->bytes), in->n_tensors, in->n_layers,
@@ -103,7 +103,7 @@ static int probe(const opts *o)
         if (opt_str(o, OPT_MODEL))
             json_object_set_new(all, "plan", plan ? json_incref(plan) : json_null());
         if (plan_code)
-            json_object_set_new(all, "error", json_string(plan_err.text));
+            json_object_set_new(all, "error", utf8_json(plan_err.text));
         code = print_json(json_incref(all));
     } else if (all) {
         probe_print(all, stdout);

@@ -11,13 +11,7 @@
 
 static json_t *text_or_null(const char *s)
 {
-    if (!s || !*s)
-        return json_null();
-    sbuf b = {0};
-    sbuf_add_utf8(&b, s, strlen(s));
-    json_t *v = json_stringn(b.p ? b.p : "", b.n);
-    sbuf_free(&b);
-    return v;
+    return s && *s ? utf8_json(s) : json_null();
 }
 
 /* A figure that may be unknown: null then. */

@@ -31,11 +31,7 @@ static json_t *token_json(const infer_tokenizer *tok, int32_t id)
 {
     char small[256];
     size_t n = infer_tokenizer_token_bytes(tok, id, small, sizeof small);
-    sbuf b = {0};
-    sbuf_add_utf8(&b, small, n < sizeof small ? n : sizeof small);
-    json_t *s = json_stringn(b.p ? b.p : "", b.n);
-    sbuf_free(&b);
-    return s;
+    return utf8_json_n(small, n < sizeof small ? n : sizeof small);
 }
 
 static json_t *logprobs_json(const infer_tokenizer *tok, const answer *a)
@@ -103,16 +99,12 @@ static infer_status encode_prompt(const runner *r, const char *text, size_t n, i
     char *rendered = NULL;
     size_t rendered_n;
     const char *system = opt_str(r->o, OPT_SYSTEM);
-    sbuf clean = {0};
-    sbuf_add_utf8(&clean, text, n);
     json_t *messages = json_array();
     if (system)
-        json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", system));
-    json_array_append_new(
-        messages, json_pack("{s:s, s:o}", "role", "user", "content", json_stringn(clean.p ? clean.p : "", clean.n)));
+        json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "system", "content", utf8_json(system)));
+    json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "user", "content", utf8_json_n(text, n)));
     infer_status st = chat_render(r->c, messages, NULL, 1, NULL, &rendered, &rendered_n, err);
     json_decref(messages);
-    sbuf_free(&clean);
     if (st >= 0) {
         st = chat_encode(r->s->tokenizer, rendered, rendered_n, 1, 1, ids, n_ids, err);
         infer_text_free(rendered);

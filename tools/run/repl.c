@@ -58,11 +58,7 @@ static int read_message(sbuf *b, int terminal)
 
 static int add_message(json_t *messages, const char *role, const char *text, size_t n)
 {
-    sbuf clean = {0};
-    sbuf_add_utf8(&clean, text, n);
-    json_t *content = json_stringn(clean.p ? clean.p : "", clean.n);
-    sbuf_free(&clean);
-    return json_array_append_new(messages, json_pack("{s:s, s:o}", "role", role, "content", content));
+    return json_array_append_new(messages, json_pack("{s:s, s:o}", "role", role, "content", utf8_json_n(text, n)));
 }
 
 /* One turn: the messages so far, answered. The answer joins them; a failed turn takes the question back. */

@@ -81,12 +81,7 @@ static json_t *token_text(const infer_tokenizer *tok, int32_t id)
 {
     size_t n = 0;
     const char *s = id >= 0 ? infer_tokenizer_piece(tok, id, &n) : NULL;
-    sbuf b = {0};
-    if (s)
-        sbuf_add_utf8(&b, s, n);
-    json_t *v = json_stringn(b.p ? b.p : "", b.n);
-    sbuf_free(&b);
-    return v;
+    return s ? utf8_json_n(s, n) : json_string("");
 }
 
 enum route_result api_props(call *c)
@@ -99,15 +94,12 @@ enum route_result api_props(call *c)
         plan = json_loads(text, 0, NULL);
         infer_text_free(text);
     }
-    sbuf clean = {0};
-    sbuf_add_utf8(&clean, s->chat.source ? s->chat.source : "", s->chat.source_n);
-    json_t *tmpl = s->chat.source ? json_stringn(clean.p ? clean.p : "", clean.n) : json_null();
-    sbuf_free(&clean);
+    json_t *tmpl = s->chat.source ? utf8_json_n(s->chat.source, s->chat.source_n) : json_null();
     respond_json(c, 200,
-                 json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:b, s:s, s:o}", "model_alias", s->model, "model_path",
-                           s->session.info.path, "total_slots", (json_int_t)opt_int(s->o, OPT_PARALLEL), "n_ctx",
-                           (json_int_t)infer_engine_ctx_size(s->session.engine), "chat_template", tmpl, "bos_token",
-                           token_text(tok, infer_tokenizer_bos(tok)), "eos_token",
+                 json_pack("{s:s, s:o, s:I, s:I, s:o, s:o, s:o, s:b, s:s, s:o}", "model_alias", s->model, "model_path",
+                           utf8_json(s->session.info.path), "total_slots", (json_int_t)opt_int(s->o, OPT_PARALLEL),
+                           "n_ctx", (json_int_t)infer_engine_ctx_size(s->session.engine), "chat_template", tmpl,
+                           "bos_token", token_text(tok, infer_tokenizer_bos(tok)), "eos_token",
                            token_text(tok, infer_tokenizer_eos(tok)), "add_bos_token", s->adds_bos, "build_info",
                            "infer-" INFER_VERSION_STRING, "plan", plan ? plan : json_null()));
     return ROUTE_REPLY;

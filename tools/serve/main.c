@@ -84,15 +84,15 @@ static void *run_loader(void *arg)
 /* The model's id: as asked, or the file's name without folder and ending. */
 static char *model_id(const opts *o)
 {
-    if (opt_set(o, OPT_SERVED_MODEL_NAME))
-        return strdup(opt_str(o, OPT_SERVED_MODEL_NAME));
+    int given = opt_set(o, OPT_SERVED_MODEL_NAME);
     const char *path = opt_str(o, OPT_MODEL), *slash = strrchr(path, '/');
-    const char *base = slash && slash[1] ? slash + 1 : path;
+    const char *base = given ? opt_str(o, OPT_SERVED_MODEL_NAME) : slash && slash[1] ? slash + 1 : path;
     size_t n = strlen(base);
-    if (n > 5 && !strcmp(base + n - 5, ".gguf"))
+    if (!given && n > 5 && !strcmp(base + n - 5, ".gguf"))
         n -= 5;
     sbuf b = {0};
     sbuf_add_utf8(&b, base, n);
+    sbuf_add(&b, "", 0);
     return b.p;
 }
 

@@ -43,12 +43,8 @@ const char *respond_type(unsigned http_status)
 
 json_t *respond_error_object(const char *type, const char *code, const char *param, const char *message)
 {
-    sbuf clean = {0};
-    sbuf_add_utf8(&clean, message, strlen(message));
-    json_t *o = json_pack("{s:{s:o, s:s, s:s?, s:s?}}", "error", "message",
-                          json_stringn(clean.p ? clean.p : "", clean.n), "type", type, "param", param, "code", code);
-    sbuf_free(&clean);
-    return o;
+    return json_pack("{s:{s:o, s:s, s:s?, s:s?}}", "error", "message", utf8_json(message), "type", type, "param", param,
+                     "code", code);
 }
 
 void respond_error(call *c, unsigned status, const char *code, const char *param, const char *fmt, ...)
