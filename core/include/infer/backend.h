@@ -475,9 +475,9 @@ typedef struct infer_backend_ops {
     infer_status (*weight_plan)(infer_device *dev, const infer_weight_desc *desc, infer_weight_plan *out);
     /* D [setup] Makes images that are not canonical (a canonical one in the source's format is copied by the core;
      * without weight_begin there are no others). Streams the source (planes data, scale, zero of the shard, which the
-     * core has cut; each in order of its bytes) into the image at dst, which has plan.packed_bytes; conversion may wait
-     * until finish. The image is position-independent: it may be copied to another aligned place and bound there.
-     * finish completes it on return; destroy ends the stream in any state. */
+     * core has cut; each in order of its bytes, in pieces that may end anywhere) into the image at dst, which has
+     * plan.packed_bytes; conversion may wait until finish. The image is position-independent: it may be copied to
+     * another aligned place and bound there. finish completes it on return; destroy ends the stream in any state. */
     infer_status (*weight_begin)(infer_device *dev, const infer_weight_desc *desc, const infer_weight_plan *plan,
                                  const infer_range *dst, infer_weight **out);
     infer_status (*weight_append)(infer_weight *w, uint32_t plane, const void *data, uint64_t bytes);

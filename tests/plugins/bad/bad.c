@@ -58,7 +58,8 @@ const infer_plugin_desc *infer_sim_query(const infer_host *host, const infer_abi
     X(epilogue_lie, 1, "the whole epilogue list is promised, nothing of it done", "t1.matmul.*", 0)                    \
     X(draw_position, 1, "the draw does not depend on the position", "t1.sample.*", 0)                                  \
     X(moe_weight, 1, "expert weights are not normalised", "t1.moe_route.*", 0)                                         \
-    X(low_precision, 1, "sums are kept in 16 bits", "t1.matmul.*", 0)
+    X(low_precision, 1, "sums are kept in 16 bits", "t1.matmul.*", 0)                                                  \
+    X(weight_piece, 1, "only the first piece of a weight is packed", "t1.matmul.*", 0)
 
 enum {
 #define X(id, tier, what, found, races) BUG_##id,
@@ -390,6 +391,32 @@ static infer_status bad_cmd_fill(infer_queue *q, const infer_range *dst, uint32_
     return inner.cmd_fill(q, dst, pattern, pattern_bytes);
 }
 
+static infer_weight *begun; /* nothing of it has come yet */
+
+static infer_status bad_weight_begin(infer_device *dev, const infer_weight_desc *d, const infer_weight_plan *plan,
+                                     const infer_range *dst, infer_weight **out)
+{
+    infer_status s = inner.weight_begin(dev, d, plan, dst, out);
+    if (!s)
+        begun = *out;
+    return s;
+}
+
+static infer_status bad_weight_append(infer_weight *w, uint32_t plane, const void *data, uint64_t bytes)
+{
+    static const uint8_t nothing[256];
+    infer_status s = INFER_OK;
+    if (bug != BUG_weight_piece || w == begun)
+        s = inner.weight_append(w, plane, data, bytes);
+    else
+        for (uint64_t n; bytes && !s; bytes -= n) {
+            n = bytes < sizeof(nothing) ? bytes : sizeof(nothing);
+            s = inner.weight_append(w, plane, nothing, n);
+        }
+    begun = NULL;
+    return s;
+}
+
 static infer_status bad_op_query(infer_device *dev, const infer_op_desc *ops, uint32_t op_size, uint32_t n,
                                  infer_op_answer *out, uint32_t answer_size)
 {
@@ -425,6 +452,8 @@ const infer_plugin_desc *infer_bad_query(const infer_host *given, const infer_ab
     outer.cmd_copy = bad_cmd_copy;
     outer.cmd_fill = bad_cmd_fill;
     outer.op_query = bad_op_query;
+    outer.weight_begin = bad_weight_begin;
+    outer.weight_append = bad_weight_append;
     desc = *sim;
     desc.name = desc.device_prefix = "bad";
     desc.ops = &outer;
