@@ -8,22 +8,18 @@
 #include "graph/compile.h"
 #include "ops/ops.h"
 
-/* uses[v]: how many operands read v's memory; user[v]: the last node that does; maker[v]: the node that writes it. */
+/* uses[v]: how many operands read v's memory; maker[v]: the node that writes it. */
 typedef struct fuse_maps {
     uint32_t *uses;
-    int32_t *user, *maker;
+    int32_t *maker;
 } fuse_maps;
 
 static void map_node(const infer_graph *g, int32_t i, fuse_maps *m)
 {
     const infer_gnode *n = &g->nodes[i];
-    for (uint32_t k = 0; k < n->n_in; k++) {
-        if (n->in[k] < 0)
-            continue;
-        infer_val r = infer_graph_root(g, n->in[k]);
-        m->uses[r]++;
-        m->user[r] = i;
-    }
+    for (uint32_t k = 0; k < n->n_in; k++)
+        if (n->in[k] >= 0)
+            m->uses[infer_graph_root(g, n->in[k])]++;
     for (uint32_t k = 0; k < n->n_out; k++)
         m->maker[infer_graph_root(g, n->out[k])] = i;
 }
@@ -71,7 +67,6 @@ static int fuse_residual(infer_graph *g, const infer_graph_target *t, int32_t i,
         *mat = cand;
         add->removed = 1;
         m->maker[infer_graph_root(g, add->out[0])] = mi;
-        m->user[infer_graph_root(g, other)] = mi;
         m->uses[root] = 0;
         return 1;
     }
@@ -119,14 +114,13 @@ static int (*const patterns[])(infer_graph *, const infer_graph_target *, int32_
 infer_status infer_graph_fuse(infer_graph *g, const infer_graph_target *t, infer_error *err)
 {
     infer_status s = INFER_OK;
-    fuse_maps m = {infer_calloc(g->n_vals, sizeof *m.uses), infer_malloc(g->n_vals * sizeof *m.user),
-                   infer_malloc(g->n_vals * sizeof *m.maker)};
-    if (!m.uses || !m.user || !m.maker) {
+    fuse_maps m = {infer_calloc(g->n_vals, sizeof *m.uses), infer_malloc(g->n_vals * sizeof *m.maker)};
+    if (!m.uses || !m.maker) {
         s = infer_error_set(err, INFER_E_NO_MEMORY, "fuse: no host memory for %u values", g->n_vals);
         goto out;
     }
     for (uint32_t i = 0; i < g->n_vals; i++)
-        m.user[i] = m.maker[i] = -1;
+        m.maker[i] = -1;
     for (uint32_t i = 0; i < g->n_nodes; i++)
         map_node(g, (int32_t)i, &m);
     for (size_t p = 0; p < sizeof patterns / sizeof patterns[0]; p++)
@@ -135,7 +129,6 @@ infer_status infer_graph_fuse(infer_graph *g, const infer_graph_target *t, infer
                 patterns[p](g, t, (int32_t)i, &m);
 out:
     infer_free(m.uses);
-    infer_free(m.user);
     infer_free(m.maker);
     return s;
 }

@@ -27,7 +27,7 @@ uint32_t infer_kv_pool_refs(const infer_kv_pool *p, int32_t block);
 /* One sequence's pages: token t lies in blocks[t / block_size]. */
 typedef struct infer_kv_seq {
     int32_t *blocks;
-    uint32_t n_blocks, cap_blocks;
+    uint32_t n_blocks;
     uint64_t n_tokens, max_tokens;
 } infer_kv_seq;
 

@@ -89,7 +89,6 @@ infer_status infer_kv_seq_init(const infer_kv_pool *p, infer_kv_seq *s, uint64_t
     s->blocks = infer_calloc(cap ? (size_t)cap : 1, sizeof *s->blocks);
     if (!s->blocks)
         return infer_error_set(err, INFER_E_NO_MEMORY, "sequence: no host memory for its block table");
-    s->cap_blocks = (uint32_t)cap;
     s->max_tokens = max_tokens;
     return INFER_OK;
 }

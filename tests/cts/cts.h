@@ -37,7 +37,6 @@ typedef struct cts_run {
     const infer_hal_device_info *row; /* the device */
     infer_hal_dev *dev;               /* NULL while cases open it themselves */
     char dead[160];                   /* why nothing more can be run: a hang, a lost device; "" while alive */
-    uint32_t n_run;
 } cts_run;
 
 /* The case in progress. */

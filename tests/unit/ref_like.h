@@ -15,8 +15,7 @@ typedef struct ref_like_behaviour {
     int32_t claim[INFER_OP_COUNT];
     infer_status claim_status;
     /* seen */
-    uint32_t n_claims, n_builds;
-    uint32_t built_nodes[256]; /* nodes of each program built, in order */
+    uint32_t n_claims;
 } ref_like_behaviour;
 
 extern ref_like_behaviour ref_like[REF_LIKE_DEVS];
