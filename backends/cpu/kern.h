@@ -52,7 +52,7 @@ typedef struct kern_table {
      * Elements of w from kc to the next multiple of 8 exist and are zero. */
     void (*tile)(const float *w, int64_t ldw, const float *const *x, int64_t m, int64_t kc, float *c, int64_t ldc);
 
-    kern_panels panel; /* products with weights in panels; none: weights stay as the file has them */
+    const kern_panels *panel; /* products with weights in panels; NULL: weights stay as the file has them */
 
     /* y may be an input of the same call in all of these. */
     void (*add)(const float *a, const float *b, float *y, int64_t n);

@@ -412,6 +412,7 @@ static const kern_table table = {
     .isa = "avx2",
     .simd_bytes = 32,
     .format = kern_avx2_formats,
+    .panel = &kern_avx2_panels,
     .tile = tile,
     .add = add,
     .mul = mul,

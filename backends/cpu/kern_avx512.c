@@ -377,12 +377,7 @@ static void quantize(const float *x, int64_t k, int32_t zero, uint8_t *tile, int
             memcpy(tile + PANEL_X_HI * rows + (t * rows + r) * 4, hi + 4 * t, 4);
             memcpy(tile + PANEL_X_LO * rows + (t * rows + r) * 4, lo + 4 * t, 4);
         }
-        float f[4] = {d, d * (float)(sum[0] + sum[1]), d * (float)sum[0], d * (float)sum[1]};
-        int32_t n[4] = {-zero * (sum[0] + sum[1]), -zero * sum[0], -zero * sum[1], 0};
-        for (int i = 0; i < 4; i++) {
-            memcpy(tile + (PANEL_X_D + 4 * i) * rows + 4 * r, &f[i], 4);
-            memcpy(tile + (PANEL_X_N + 4 * i) * rows + 4 * r, &n[i], 4);
-        }
+        panel_put_numbers(tile, rows, r, d, sum[0], sum[1], zero);
     }
 }
 

@@ -33,7 +33,7 @@ static void make_avx512(void)
     avx512 = *below;
     avx512.isa = "avx512";
     avx512.simd_bytes = 64;
-    avx512.panel = kern_avx512_panels;
+    avx512.panel = &kern_avx512_panels;
     has_table = 1;
 }
 

@@ -46,8 +46,8 @@ int cpu_weight_known(const infer_device *dev, const infer_tensor_desc *t)
 {
     const infer_format f[3] = {t->format, t->quant.scale_format, t->quant.zero_format};
     if (t->layout != INFER_LAYOUT_CANONICAL)
-        return t->layout == CPU_LAYOUT_PANELS && f[0] < INFER_FMT_COUNT && dev->kern->panel.dots &&
-               dev->kern->panel.dots[f[0]];
+        return t->layout == CPU_LAYOUT_PANELS && f[0] < INFER_FMT_COUNT && dev->kern->panel &&
+               dev->kern->panel->dots[f[0]];
     for (int i = 0; i < 3; i++)
         if ((i == 0 || f[i]) && (f[i] >= INFER_FMT_COUNT || !dev->kern->format[f[i]].unpack))
             return 0;
@@ -174,7 +174,7 @@ static void sums_panels(const product *p, const block *blk, int64_t n0, int64_t 
 {
     enum { FEW_PANEL = 4, PART = 512 / PANEL_BLOCK };
     const cpu_weight *w = &p->w;
-    const panel_dot_fn dot = p->c->k->panel.dots[w->format];
+    const panel_dot_fn dot = p->c->k->panel->dots[w->format];
     const int64_t blocks = w->k / PANEL_BLOCK, part = blk->m <= FEW_PANEL ? blocks : PART;
     const uint8_t *panel = w->p + blk->e * w->e_stride + n0 / PANEL_ROWS * w->panel_bytes;
     const uint8_t *x = p->xq + blk->first * blocks * PANEL_X_BYTES;
@@ -321,8 +321,8 @@ static void quantize_piece(void *ctx, int64_t first, int64_t end, uint32_t worke
         uint8_t *to = p->xq + (at + tile) * row_blocks * PANEL_X_BYTES;
         for (int64_t k = 0; k < p->w.k; k += CPU_SEGMENT, to += rows * (CPU_SEGMENT / PANEL_BLOCK) * PANEL_X_BYTES) {
             int64_t n = p->w.k - k < CPU_SEGMENT ? p->w.k - k : CPU_SEGMENT;
-            c->k->panel.quantize(cpu_load(c, p->x, cpu_row(p->x, r), k, n, buf), n, p->w.panel->zero, to, rows,
-                                 i - at - tile);
+            c->k->panel->quantize(cpu_load(c, p->x, cpu_row(p->x, r), k, n, buf), n, p->w.panel->zero, to, rows,
+                                  i - at - tile);
         }
     }
 }

@@ -28,6 +28,7 @@
 #define INFER_CPU_PANEL_H
 
 #include <stdint.h>
+#include <string.h>
 
 #include <infer/quant.h>
 
@@ -94,12 +95,24 @@ typedef void (*panel_quantize_fn)(const float *x, int64_t k, int32_t zero, uint8
 typedef void (*panel_dot_fn)(const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,
                              int64_t row_blocks, float *c, int64_t ldc);
 
-/* What an instruction set supplies; NULL both: it is not in this build. */
+/* What an instruction set supplies. */
 typedef struct kern_panels {
     panel_quantize_fn quantize;
     const panel_dot_fn *dots; /* [INFER_FMT_COUNT], NULL: not this format */
 } kern_panels;
-extern const kern_panels kern_avx512_panels;
+extern const kern_panels kern_avx2_panels, kern_avx512_panels;
+
+/* The numbers of row r of a tile's block of R rows: its step and the sums of its halves. */
+static inline void panel_put_numbers(uint8_t *tile, int64_t R, int64_t r, float d, int32_t first, int32_t second,
+                                     int32_t zero)
+{
+    const float f[4] = {d, d * (float)(first + second), d * (float)first, d * (float)second};
+    const int32_t n[4] = {-zero * (first + second), -zero * first, -zero * second, 0};
+    for (int i = 0; i < 4; i++) {
+        memcpy(tile + (PANEL_X_D + 4 * i) * R + 4 * r, &f[i], 4);
+        memcpy(tile + (PANEL_X_N + 4 * i) * R + 4 * r, &n[i], 4);
+    }
+}
 
 void panel_quantize(const float *x, int64_t k, int32_t zero, uint8_t *tile, int64_t rows, int64_t r);
 extern const panel_dot_fn panel_generic_dots[INFER_FMT_COUNT];
