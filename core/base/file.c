@@ -11,9 +11,9 @@
 #include "base/alloc.h"
 #include "base/file.h"
 
-static infer_status open_read(const char *path, int *fd, infer_error *err)
+static infer_status open_read(const char *path, int flags, int *fd, infer_error *err)
 {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | flags);
     if (*fd < 0)
         return infer_error_set(err, errno == ENOENT ? INFER_E_NOT_FOUND : INFER_E_IO, "open %s: %s", path,
                                strerror(errno));
@@ -23,7 +23,8 @@ static infer_status open_read(const char *path, int *fd, infer_error *err)
 infer_status infer_map_open(const char *path, infer_map *out, infer_error *err)
 {
     int fd;
-    infer_status s = open_read(path, &fd, err);
+    /* A pipe that nobody writes to is refused below, not waited for. */
+    infer_status s = open_read(path, O_NONBLOCK, &fd, err);
     if (s != INFER_OK)
         return s;
     struct stat st;
@@ -75,7 +76,7 @@ infer_status infer_file_read(const char *path, uint64_t max, char **data, size_t
     int fd = STDIN_FILENO;
     int is_stdin = strcmp(path, "-") == 0;
     if (!is_stdin) {
-        infer_status s = open_read(path, &fd, err);
+        infer_status s = open_read(path, 0, &fd, err);
         if (s != INFER_OK)
             return s;
     }

@@ -46,9 +46,12 @@ with open(TINY, "rb") as f:
     whole = f.read()
 with open(broken, "wb") as f:
     f.write(whole[: len(whole) // 2])
+pipe = os.path.join(work, "pipe.gguf")
+os.mkfifo(pipe)
 for p, more in (("infer-run", ["--raw", "-p", "x"]), ("infer-bench", []), ("infer-eval", ["perplexity", "-f", text])):
     refuses(1, "No such file", p, "-m", os.path.join(work, "absent.gguf"), *more)
     refuses(5, "byte 0", p, "-m", text, *more)
+    refuses(1, "not a regular file", p, "-m", pipe, *more, timeout=10)
     refuses(5, "broken.gguf", p, "-m", broken, *more)
     refuses(3, "nosuch0", p, "-m", TINY, "-dev", "nosuch0", *more)
     refuses(2, "q9", p, "-m", TINY, "-dev", DEV, "-ctk", "q9", *more)
