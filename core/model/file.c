@@ -138,6 +138,9 @@ infer_status infer_file_tokenizer(infer_file *f, const infer_tokenizer **out, in
     pthread_mutex_lock(&f->lock);
     if (!f->tokenizer)
         s = create_tokenizer(f->gguf, f->path, &f->tokenizer, err);
+    if (s == INFER_OK && infer_tokenizer_n_tokens(f->tokenizer) > f->hp.n_vocab)
+        s = infer_error_set(err, INFER_E_BAD_FILE, "%s: the tokenizer has %u tokens, token_embd.weight only %u rows",
+                            f->path, infer_tokenizer_n_tokens(f->tokenizer), f->hp.n_vocab);
     if (s == INFER_OK)
         *out = f->tokenizer;
     pthread_mutex_unlock(&f->lock);

@@ -66,6 +66,15 @@ for key in ("general.architecture", "llama.block_count", "llama.attention.layer_
     if key.startswith("tokenizer") and os.path.exists(program("infer-tokenize")):
         refuses(5, "infer-tokenize: %s: no key '%s'" % (lacks, key), "infer-tokenize", "-m", lacks, "-p", "x")
 
+# A matrix of fewer rows than the tokenizer has tokens cannot take every prompt.
+with open(os.path.join(os.path.dirname(TINY), "tiny-qwen2.gguf"), "rb") as f:  # its output matrix is the same one
+    tied = f.read()
+with open(broken, "wb") as f:
+    at = tied.index(b"token_embd.weight") + 17 + 4 + 8  # rank, first dimension
+    f.write(tied[:at] + (64).to_bytes(8, "little") + tied[at + 8:])
+refuses(5, "tokens, token_embd.weight only 64 rows", "infer-run", "-m", broken, "--raw", "-p", "x", "-dev", DEV)
+refuses(5, "only 64 rows", "infer-probe", "--check-model", broken)
+
 # Weights that are no numbers are not the caller's fault.
 with open(broken, "wb") as f:
     f.write(whole[:-100000] + b"\xff" * 100000)
