@@ -300,7 +300,7 @@ INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m
         int64_t n = nb - at < CHUNK ? nb - at : CHUNK;
         w = unpack(f, w, n, &u);
         for (int64_t i = 0, R; i < m; i += R) {
-            R = panel_tile_rows(m - i);
+            R = panel_tile_rows(m - i, PANEL_TILE);
             const uint8_t *tile = x + (i * row_blocks + (b0 + at) * R) * PANEL_X_BYTES;
             float *to = c + i * ldc;
             switch (R) {
@@ -336,12 +336,11 @@ INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m
         dot(f, panel, x, m, b0, nb, row_blocks, c, ldc);                                                               \
     }
 /* Steps: 2 * 128 * the largest code, so many times, is below 32768. */
-static const int8_t mxfp4[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 DOT(q4_0, 4, 0, PANEL_F16, 32, 32, 0, 32, NULL, 8)
 DOT(q4_1, 4, 0, PANEL_F16_MIN, 32, 32, 0, 64, NULL, 8)
 DOT(q5_0, 4, 1, PANEL_F16, 32, 32, 0, 32, NULL, 4)
 DOT(q5_1, 4, 1, PANEL_F16_MIN, 32, 32, 0, 64, NULL, 4)
-DOT(mxfp4, 4, 0, PANEL_E8M0, 32, 32, 0, 16, mxfp4, 4)
+DOT(mxfp4, 4, 0, PANEL_E8M0, 32, 32, 0, 16, panel_mxfp4, 4)
 DOT(q2_k, 2, 0, PANEL_K4_MIN, 16, 256, 64, 32, NULL, 8)
 DOT(q3_k, 2, 1, PANEL_K_I8, 16, 256, 32, 32, NULL, 8)
 DOT(q4_k, 4, 0, PANEL_K_MIN, 32, 256, 64, 32, NULL, 8)
@@ -411,6 +410,6 @@ static void quantize(const float *x, int64_t k, int32_t zero, uint8_t *tile, int
     }
 }
 
-const kern_panels kern_avx2_panels = {quantize, dots};
+const kern_panels kern_avx2_panels = {PANEL_TILE, quantize, dots};
 
 #endif

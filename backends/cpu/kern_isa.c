@@ -4,6 +4,13 @@
 
 #include <pthread.h>
 #include <stddef.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "kern.h"
 
@@ -22,10 +29,23 @@ static int has_avx512(void)
 #endif
 }
 
-static kern_table avx512;
-static int has_table;
+/* Asks the system for the tiles' state, which is too large to be everybody's: asked once, it is the whole process's. */
+static int has_amx(void)
+{
+#if defined(__x86_64__) && defined(__linux__)
+    enum { LEAF = 7, TILES = 1 << 24, INT8 = 1 << 25, REQUEST = 0x1023, TILE_DATA = 18 }; /* arch_prctl(2) */
+    unsigned a, b, c, d = 0;
+    return __get_cpuid_count(LEAF, 0, &a, &b, &c, &d) && d & TILES && d & INT8 &&
+           syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+    return 0;
+#endif
+}
 
-static void make_avx512(void)
+static kern_table avx512, amx;
+static int has_table, has_tiles;
+
+static void make(void)
 {
     const kern_table *below = kern_avx2();
     if (!below || !kern_avx512_panels.dots || !has_avx512())
@@ -35,11 +55,24 @@ static void make_avx512(void)
     avx512.simd_bytes = 64;
     avx512.panel = &kern_avx512_panels;
     has_table = 1;
+    if (!kern_amx_panels.dots || !has_amx())
+        return;
+    amx = avx512;
+    amx.isa = "amx";
+    amx.panel = &kern_amx_panels;
+    has_tiles = 1;
 }
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 const kern_table *kern_avx512(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, make_avx512);
+    pthread_once(&once, make);
     return has_table ? &avx512 : NULL;
+}
+
+const kern_table *kern_amx(void)
+{
+    pthread_once(&once, make);
+    return has_tiles ? &amx : NULL;
 }

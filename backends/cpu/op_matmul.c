@@ -317,7 +317,7 @@ static void quantize_piece(void *ctx, int64_t first, int64_t end, uint32_t worke
             at = b * p->block_rows;
             m = p->items - at < p->block_rows ? p->items - at : p->block_rows;
         }
-        panel_tile(m, i - at, &tile, &rows);
+        panel_tile(c->k->panel->tile, m, i - at, &tile, &rows);
         uint8_t *to = p->xq + (at + tile) * row_blocks * PANEL_X_BYTES;
         for (int64_t k = 0; k < p->w.k; k += CPU_SEGMENT, to += rows * (CPU_SEGMENT / PANEL_BLOCK) * PANEL_X_BYTES) {
             int64_t n = p->w.k - k < CPU_SEGMENT ? p->w.k - k : CPU_SEGMENT;
@@ -341,7 +341,7 @@ static void run_product(cpu_call *c, product *p, uint8_t *scratch)
         p->n_blocks = (p->items + BLOCK - 1) / BLOCK;
         p->block_rows = (p->items + p->n_blocks - 1) / p->n_blocks;
         if (integers && p->n_blocks > 1) /* whole tiles */
-            p->block_rows = (p->block_rows + PANEL_TILE - 1) / PANEL_TILE * PANEL_TILE;
+            p->block_rows = (p->block_rows + c->k->panel->tile - 1) / c->k->panel->tile * c->k->panel->tile;
         p->n_blocks = (p->items + p->block_rows - 1) / p->block_rows;
     }
     if (integers) {

@@ -8,7 +8,7 @@
 #include "kern_unpack.h"
 #include "panel.h"
 
-static const int8_t mxfp4_codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+const int8_t panel_mxfp4[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 #define BITS(n) ((n)*PANEL_CODE_BYTES / 8)
 #define ROW(id, low_, high_, kind, sub_, zero_, lut_, unit_, head, scales)                                             \
@@ -28,7 +28,7 @@ const panel_format panel_formats[INFER_FMT_COUNT] = {
     ROW(Q4_1, 4, 0, PANEL_F16_MIN, 32, 0, NULL, 32, 0, 64),
     ROW(Q5_0, 4, 1, PANEL_F16, 32, 16, NULL, 32, 0, 32),
     ROW(Q5_1, 4, 1, PANEL_F16_MIN, 32, 0, NULL, 32, 0, 64),
-    ROW(MXFP4, 4, 0, PANEL_E8M0, 32, 12, mxfp4_codes, 32, 0, 16),
+    ROW(MXFP4, 4, 0, PANEL_E8M0, 32, 12, panel_mxfp4, 32, 0, 16),
     ROW(Q2_K, 2, 0, PANEL_K4_MIN, 16, 0, NULL, 256, 64, 32),
     ROW(Q3_K, 2, 1, PANEL_K_I8, 16, 4, NULL, 256, 32, 32),
     ROW(Q4_K, 4, 0, PANEL_K_MIN, 32, 0, NULL, 256, 64, 32),
@@ -287,10 +287,10 @@ void panel_pack(infer_format id, const uint8_t *rows, uint64_t stride, int64_t n
 
 /* ---- Activations ------------------------------------------------------------------------------------------------- */
 
-void panel_tile(int64_t m, int64_t i, int64_t *first, int64_t *rows)
+void panel_tile(int64_t most, int64_t m, int64_t i, int64_t *first, int64_t *rows)
 {
-    int64_t at = i / PANEL_TILE * PANEL_TILE, n;
-    while (at + (n = panel_tile_rows(m - at)) <= i)
+    int64_t at = i / most * most, n;
+    while (at + (n = panel_tile_rows(m - at, most)) <= i)
         at += n;
     *first = at;
     *rows = n;
@@ -436,7 +436,7 @@ static void dot(infer_format id, const uint8_t *panel, const uint8_t *x, int64_t
             float scale[PANEL_ROWS], min[PANEL_ROWS];
             panel_scales(f, head, block, (uint32_t)h, scale, min);
             for (int64_t i = 0, rows; i < m; i += rows) {
-                rows = panel_tile_rows(m - i);
+                rows = panel_tile_rows(m - i, PANEL_TILE);
                 const uint8_t *tile = x + (i * row_blocks + b * rows) * PANEL_X_BYTES;
                 for (int64_t r = 0; r < rows; r++) {
                     const uint8_t *own = tile + 4 * r;

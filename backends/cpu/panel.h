@@ -16,8 +16,8 @@
  * Activations. A block of 32 becomes integers a = 256 hi + lo of 16 bits, x = d * a; d = (largest magnitude) / 32512,
  * rounded to nearest even; a block whose peak is below 1e-30 is zero, one with a NaN or an infinity is NaN. Rows lie in
  * tiles of R rows (panel_tile): block b of a tile is R * PANEL_X_BYTES bytes from b * R * PANEL_X_BYTES, of which
- * hi[8][R][4], lo[8][R][4], then R of each of: d, ds = d * sum(a), ds of either half, n = -zero * sum(a), n of either
- * half, one unused.
+ * hi[8][R][4], lo[8][R][4] (or as its instruction set wants them), then R of each of: d, ds = d * sum(a), ds of either
+ * half, n = -zero * sum(a), n of either half, one unused.
  *
  * The sum, in order of blocks (halves, where the scales are of 16 elements): acc = fma((float)(sum(code * a) + n),
  * scale * d, acc), then acc = fma(min, ds, acc) where there are minima. The integer sum is exact, so that every
@@ -38,7 +38,7 @@ enum {
     PANEL_STEPS = PANEL_BLOCK / 4, /* words of a row in a block */
     PANEL_CODE_BYTES = PANEL_ROWS * PANEL_BLOCK,
     PANEL_X_BYTES = 96, /* of a row's block */
-    PANEL_TILE = 12     /* most rows of a tile */
+    PANEL_TILE = 12     /* most rows of a tile where nothing else is said */
 };
 
 /* Where in a tile's block the numbers of R rows start, in bytes over R. */
@@ -79,13 +79,13 @@ uint64_t panel_bytes(const panel_format *f, int64_t k);
 /* n <= PANEL_ROWS rows of format `id` of k elements, `stride` bytes apart, into a panel. */
 void panel_pack(infer_format id, const uint8_t *rows, uint64_t stride, int64_t n, int64_t k, uint8_t *dst);
 
-/* The rows of a block of m rows lie in tiles of 12, and what remains in tiles of 8, 4 and one of the rest. Gives the
- * tile that row i is in: its first row, and its number of rows. */
-void panel_tile(int64_t m, int64_t i, int64_t *first, int64_t *rows);
-/* Rows of the tile that starts at row i of m. */
-static inline int64_t panel_tile_rows(int64_t left)
+/* The rows of a block of m rows lie in tiles of `most`, and what remains in tiles of 8, 4 and one of the rest. Gives
+ * the tile that row i is in: its first row, and its number of rows. */
+void panel_tile(int64_t most, int64_t m, int64_t i, int64_t *first, int64_t *rows);
+/* Rows of a tile when so many are left. */
+static inline int64_t panel_tile_rows(int64_t left, int64_t most)
 {
-    return left >= PANEL_TILE ? PANEL_TILE : left >= 8 ? 8 : left >= 4 ? 4 : left;
+    return left >= most ? most : left >= 8 ? 8 : left >= 4 ? 4 : left;
 }
 
 /* x[k] into row r of a tile of `rows`. k a multiple of PANEL_BLOCK. */
@@ -97,10 +97,11 @@ typedef void (*panel_dot_fn)(const uint8_t *panel, const uint8_t *x, int64_t m, 
 
 /* What an instruction set supplies. */
 typedef struct kern_panels {
+    int64_t tile; /* rows of the largest tile */
     panel_quantize_fn quantize;
     const panel_dot_fn *dots; /* [INFER_FMT_COUNT], NULL: not this format */
 } kern_panels;
-extern const kern_panels kern_avx2_panels, kern_avx512_panels;
+extern const kern_panels kern_avx2_panels, kern_avx512_panels, kern_amx_panels;
 
 /* The numbers of row r of a tile's block of R rows: its step and the sums of its halves. */
 static inline void panel_put_numbers(uint8_t *tile, int64_t R, int64_t r, float d, int32_t first, int32_t second,
@@ -114,6 +115,7 @@ static inline void panel_put_numbers(uint8_t *tile, int64_t R, int64_t r, float 
     }
 }
 
+extern const int8_t panel_mxfp4[16]; /* codes of MXFP4's nibbles: twice the value, and zero at 12 */
 void panel_quantize(const float *x, int64_t k, int32_t zero, uint8_t *tile, int64_t rows, int64_t r);
 extern const panel_dot_fn panel_generic_dots[INFER_FMT_COUNT];
 

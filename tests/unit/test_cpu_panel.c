@@ -14,7 +14,7 @@ static const kern_table *const *tables(void)
 {
     static const kern_table *t[4];
     int n = 0;
-    const kern_table *all[] = {kern_avx2(), kern_avx512()};
+    const kern_table *all[] = {kern_avx2(), kern_avx512(), kern_amx()};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i] && all[i]->panel)
             t[n++] = all[i];
@@ -88,25 +88,25 @@ static void test_layout(void **state)
 static void test_tiles(void **state)
 {
     (void)state;
-    for (int64_t m = 1; m < 100; m++)
-        for (int64_t at = 0, n; at < m; at += n) {
-            n = panel_tile_rows(m - at);
-            assert_in_range(n, 1, PANEL_TILE);
+    for (int64_t m = 1; m < 200; m++)
+        for (int64_t at = 0, n, most = m % 2 ? PANEL_TILE : 16; at < m; at += n) {
+            n = panel_tile_rows(m - at, most);
+            assert_in_range(n, 1, most);
             for (int64_t i = at; i < at + n; i++) {
                 int64_t first, rows;
-                panel_tile(m, i, &first, &rows);
+                panel_tile(most, m, i, &first, &rows);
                 assert_int_equal(first, at);
                 assert_int_equal(rows, n);
             }
         }
 }
 
-static void quantize_all(panel_quantize_fn fn, const float *x, int64_t m, int64_t k, int32_t zero, uint8_t *to)
+static void quantize_all(const kern_panels *t, const float *x, int64_t m, int64_t k, int32_t zero, uint8_t *to)
 {
     for (int64_t i = 0; i < m; i++) {
         int64_t first, rows;
-        panel_tile(m, i, &first, &rows);
-        fn(x + i * k, k, zero, to + first * (k / PANEL_BLOCK) * PANEL_X_BYTES, rows, i - first);
+        panel_tile(t->tile, m, i, &first, &rows);
+        t->quantize(x + i * k, k, zero, to + first * (k / PANEL_BLOCK) * PANEL_X_BYTES, rows, i - first);
     }
 }
 
@@ -196,7 +196,7 @@ static void test_product(void **state)
         for (const kern_table *const *t = tables(); *t; t++)
             for (int64_t m = 1; m <= M && (*t)->panel->dots[formats[i]]; m++)
                 for (int64_t part = NB; part >= 8; part -= m == M ? 8 : NB) {
-                    quantize_all((*t)->panel->quantize, x, m, K, p.f->zero, tiles);
+                    quantize_all((*t)->panel, x, m, K, p.f->zero, tiles);
                     memset(c, 0, sizeof c);
                     for (int64_t b = 0; b < NB; b += part)
                         (*t)->panel->dots[formats[i]](p.panel, tiles, m, b, NB - b < part ? NB - b : part, NB, c, LD);

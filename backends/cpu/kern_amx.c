@@ -1,0 +1,167 @@
+/*
+ * AMX: products of 16 and more rows with weights in panels; fewer are AVX-512's. A panel's vectors of codes are the
+ * second operand as the tile unit wants it, and the rows of a tile of 16 lie one after another, so that they are the
+ * first. Each block of 32 is two products, for the two bytes of the activations, and then vector work on 256 sums,
+ * which bounds it: about six operations for 16 of them against one tile operation. SPDX-License-Identifier: Apache-2.0
+ */
+#include "config.h"
+
+#include <stddef.h>
+
+#include "kern.h"
+
+#if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
+
+#include "kern_avx512.h"
+
+enum { TILE = 16 };
+
+/* Shapes of the eight tiles: 0 to 3 sums (two groups of rows, two bytes), 4 and 5 rows of x, 6 codes. */
+static const struct {
+    uint8_t palette, start, zero[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+} config = {.palette = 1,
+            .bytes = {64, 64, 64, 64, PANEL_BLOCK, PANEL_BLOCK, 64},
+            .rows = {TILE, TILE, TILE, TILE, TILE, TILE, PANEL_STEPS}};
+/* With scales of 16 elements a product is of half a block. */
+static const struct {
+    uint8_t palette, start, zero[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+} config16 = {.palette = 1,
+              .bytes = {64, 64, 64, 64, PANEL_BLOCK / 2, PANEL_BLOCK / 2, 64},
+              .rows = {TILE, TILE, TILE, TILE, TILE, TILE, PANEL_STEPS / 2}};
+
+/* A tile's numbers: at these bytes of a block of 16 rows lie 16 of each. */
+INLINE __m512i numbers(const uint8_t *tile, int at)
+{
+    return load(tile + at * TILE);
+}
+
+/* The sums of one block, or of its half h, of 16 rows to acc: hi and lo are the two products [row][16]. */
+INLINE void finish(const shape f, const int32_t *hi, const int32_t *lo, const uint8_t *tile, int h, __m512 scale,
+                   __m512 min, __m512 *acc)
+{
+    const int n = f.sub == 16 ? PANEL_X_N16 + 4 * h : PANEL_X_N, ds = f.sub == 16 ? PANEL_X_DS16 + 4 * h : PANEL_X_DS;
+    UNROLL
+    for (int r = 0; r < TILE; r++) {
+        __m512i s = _mm512_add_epi32(_mm512_slli_epi32(load((const uint8_t *)(hi + TILE * r)), 8),
+                                     load((const uint8_t *)(lo + TILE * r)));
+        if (!has_min(f))
+            s = _mm512_add_epi32(s, int_at(tile + n * TILE + 4 * r));
+        acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_mul_ps(scale, float_at(tile + PANEL_X_D * TILE + 4 * r)),
+                                 acc[r]);
+        if (has_min(f))
+            acc[r] = _mm512_fmadd_ps(min, float_at(tile + ds * TILE + 4 * r), acc[r]);
+    }
+}
+
+/* G (1 or 2) tiles of 16 rows, tile_bytes apart, against a chunk of n blocks. */
+INLINE void chunk_tiles(const shape f, const int G, const chunk *u, const uint8_t *x, int64_t tile_bytes, int64_t n,
+                        float *c, int64_t ldc)
+{
+    const int halves = 32 / (int)f.sub;
+    /* Two of each, so that the tile unit fills one while the other is read. */
+    _Alignas(64) int32_t sums[2][4][TILE * TILE];
+    int turn = 0;
+    for (int64_t b = 0; b <= n * halves; b++, turn ^= 1) {
+        if (b < n * halves) {
+            const int h = (int)(b % halves);
+            const uint8_t *tile = x + b / halves * (TILE * PANEL_X_BYTES);
+            _tile_loadd(6, &u->q[b / halves][h * PANEL_STEPS / 2], 64);
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_loadd(4, tile + PANEL_X_HI * TILE + 16 * h, PANEL_BLOCK);
+            _tile_loadd(5, tile + PANEL_X_LO * TILE + 16 * h, PANEL_BLOCK);
+            _tile_dpbsud(0, 4, 6);
+            _tile_dpbsud(1, 5, 6);
+            _tile_stored(0, sums[turn][0], 64);
+            _tile_stored(1, sums[turn][1], 64);
+            if (G == 2) {
+                _tile_zero(2);
+                _tile_zero(3);
+                _tile_loadd(4, tile + tile_bytes + PANEL_X_HI * TILE + 16 * h, PANEL_BLOCK);
+                _tile_loadd(5, tile + tile_bytes + PANEL_X_LO * TILE + 16 * h, PANEL_BLOCK);
+                _tile_dpbsud(2, 4, 6);
+                _tile_dpbsud(3, 5, 6);
+                _tile_stored(2, sums[turn][2], 64);
+                _tile_stored(3, sums[turn][3], 64);
+            }
+        }
+        if (b > 0) {
+            const int64_t done = (b - 1) / halves;
+            const int h = (int)((b - 1) % halves);
+            UNROLL
+            for (int g = 0; g < G; g++) {
+                __m512 acc[TILE];
+                float *to = c + g * TILE * ldc;
+                UNROLL
+                for (int r = 0; r < TILE; r++)
+                    acc[r] = _mm512_loadu_ps(to + r * ldc);
+                finish(f, sums[turn ^ 1][2 * g], sums[turn ^ 1][2 * g + 1],
+                       x + g * tile_bytes + done * (TILE * PANEL_X_BYTES), h, u->scale[done][h], u->min[done][h], acc);
+                UNROLL
+                for (int r = 0; r < TILE; r++)
+                    _mm512_storeu_ps(to + r * ldc, acc[r]);
+            }
+        }
+    }
+}
+
+INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,
+                int64_t row_blocks, float *c, int64_t ldc)
+{
+    const uint8_t *w = unit_at(f, panel, b0);
+    const int64_t tile_bytes = TILE * row_blocks * PANEL_X_BYTES;
+    if (m <= FEW_ROWS) {
+        few_rows(f, m, w, x + b0 * m * PANEL_X_BYTES, nb, c, ldc);
+        return;
+    }
+    if (m >= TILE)
+        _tile_loadconfig(f.sub == 16 ? (const void *)&config16 : (const void *)&config);
+    chunk u;
+    for (int64_t at = 0; at < nb; at += CHUNK) {
+        int64_t n = nb - at < CHUNK ? nb - at : CHUNK, i = 0;
+        w = unpack(f, w, n, &u);
+        for (; i + 2 * TILE <= m; i += 2 * TILE)
+            chunk_tiles(f, 2, &u, x + (i * row_blocks + (b0 + at) * TILE) * PANEL_X_BYTES, tile_bytes, n, c + i * ldc,
+                        ldc);
+        if (i + TILE <= m) {
+            chunk_tiles(f, 1, &u, x + (i * row_blocks + (b0 + at) * TILE) * PANEL_X_BYTES, tile_bytes, n, c + i * ldc,
+                        ldc);
+            i += TILE;
+        }
+        for (int64_t rows; i < m; i += rows) {
+            rows = panel_tile_rows(m - i, TILE);
+            tile_rows(f, rows, &u, x + (i * row_blocks + (b0 + at) * rows) * PANEL_X_BYTES, n, c + i * ldc, ldc);
+        }
+    }
+    if (m >= TILE)
+        _tile_release();
+}
+
+#define DOT(id, name, ...)                                                                                             \
+    static void dot_##name(const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,                  \
+                           int64_t row_blocks, float *c, int64_t ldc)                                                  \
+    {                                                                                                                  \
+        const shape f = __VA_ARGS__;                                                                                   \
+        dot(f, panel, x, m, b0, nb, row_blocks, c, ldc);                                                               \
+    }
+PANEL_SHAPES(DOT)
+
+#define ROW(id, name, ...) [INFER_FMT_##id] = dot_##name,
+static const panel_dot_fn dots[INFER_FMT_COUNT] = {PANEL_SHAPES(ROW)};
+
+static void quantize(const float *x, int64_t k, int32_t zero, uint8_t *tile, int64_t rows, int64_t r)
+{
+    quantize_rows(x, k, zero, tile, rows, r, rows == TILE);
+}
+
+const kern_panels kern_amx_panels = {TILE, quantize, dots};
+
+#else
+
+const kern_panels kern_amx_panels = {0, NULL, NULL};
+
+#endif

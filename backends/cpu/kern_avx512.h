@@ -1,0 +1,376 @@
+/*
+ * AVX-512 with VNNI, what the files for it share: codes and scales of panels (panel.h) in vectors, and a tile's sums.
+ * All inline, for a shape that is constant where it is used. SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INFER_CPU_KERN_AVX512_H
+#define INFER_CPU_KERN_AVX512_H
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "kern_avx2.h"
+#include "panel.h"
+
+/* What an instance of the code below is compiled for: constants after inlining. */
+typedef struct shape {
+    uint32_t low, high;
+    panel_scale scale;
+    uint32_t sub, unit, head_bytes, scale_bytes, block_bytes;
+    const int8_t *lut;
+} shape;
+
+/* ---- Codes and scales -------------------------------------------------------------------------------------------- */
+
+INLINE __m512i load(const uint8_t *p)
+{
+    return _mm512_loadu_si512((const void *)p);
+}
+
+/* The block's eight vectors of codes. */
+INLINE void codes(const shape f, const uint8_t *p, __m512i q[PANEL_STEPS])
+{
+    const __m512i low = _mm512_set1_epi8((char)((1 << f.low) - 1));
+    if (f.low == 8)
+        UNROLL
+    for (int t = 0; t < 8; t++)
+        q[t] = load(p + 64 * t);
+    if (f.low == 4)
+        UNROLL
+    for (int j = 0; j < 4; j++) {
+        __m512i v = load(p + 64 * j);
+        q[j] = _mm512_and_si512(v, low);
+        q[j + 4] = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+    }
+    if (f.low == 2)
+        UNROLL
+    for (int j = 0; j < 2; j++) {
+        __m512i v = load(p + 64 * j);
+        q[j] = _mm512_and_si512(v, low);
+        q[j + 2] = _mm512_and_si512(_mm512_srli_epi16(v, 2), low);
+        q[j + 4] = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+        q[j + 6] = _mm512_and_si512(_mm512_srli_epi16(v, 6), low);
+    }
+    p += 64 * f.low;
+    if (f.high == 1) {
+        __m512i v = load(p), bit = _mm512_set1_epi8((char)(1 << f.low));
+        UNROLL
+        for (int t = 0; t < 8; t++) { /* q | (v moved so that bit t is bit `low`) & bit */
+            __m512i s =
+                t < (int)f.low ? _mm512_slli_epi16(v, f.low - (uint32_t)t) : _mm512_srli_epi16(v, (uint32_t)t - f.low);
+            q[t] = _mm512_ternarylogic_epi32(q[t], s, bit, 0xF8);
+        }
+    }
+    if (f.high == 2)
+        UNROLL
+    for (int j = 0; j < 2; j++) {
+        __m512i v = load(p + 64 * j), bits = _mm512_set1_epi8((char)(3 << f.low));
+        UNROLL
+        for (int s = 0; s < 4; s++) {
+            __m512i w = 2 * s < (int)f.low ? _mm512_slli_epi16(v, f.low - 2 * (uint32_t)s)
+                                           : _mm512_srli_epi16(v, 2 * (uint32_t)s - f.low);
+            q[j + 2 * s] = _mm512_ternarylogic_epi32(q[j + 2 * s], w, bits, 0xF8);
+        }
+    }
+    if (f.lut) {
+        const __m512i lut = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)f.lut));
+        UNROLL
+        for (int t = 0; t < 8; t++)
+            q[t] = _mm512_shuffle_epi8(lut, q[t]);
+    }
+}
+
+INLINE __m512 halves(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
+}
+
+INLINE __m512 negated(__m512 v)
+{
+    return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(v), _mm512_set1_epi32(INT32_MIN)));
+}
+
+INLINE __m512 bytes(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p)));
+}
+
+/* As panel_scales: the same operations, sixteen at a time. */
+INLINE void scales(const shape f, const uint8_t *head, const uint8_t *block, int h, __m512 *scale, __m512 *min)
+{
+    const uint8_t *half = block + PANEL_ROWS * h;
+    switch (f.scale) {
+    case PANEL_F16:
+        *scale = halves(block);
+        break;
+    case PANEL_F16_MIN:
+        *scale = halves(block);
+        *min = halves(block + 2 * PANEL_ROWS);
+        break;
+    case PANEL_E8M0: {
+        /* 2^(e - 128): the exponent field is e - 1; 0 and 1 are subnormal there, 255 is no number. */
+        __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)block)), one = _mm512_set1_epi32(1);
+        __m512i v = _mm512_slli_epi32(_mm512_sub_epi32(e, one), 23);
+        v = _mm512_mask_sllv_epi32(v, _mm512_cmple_epi32_mask(e, one), _mm512_set1_epi32(1 << 21), e);
+        v = _mm512_mask_mov_epi32(v, _mm512_cmpeq_epi32_mask(e, _mm512_set1_epi32(255)), _mm512_set1_epi32(0x7FC00000));
+        *scale = _mm512_castsi512_ps(v);
+        break;
+    }
+    case PANEL_K_MIN:
+        *scale = _mm512_mul_ps(halves(head), bytes(block));
+        *min = _mm512_mul_ps(negated(halves(head + 2 * PANEL_ROWS)), bytes(block + PANEL_ROWS));
+        break;
+    case PANEL_K4_MIN: {
+        __m512i v = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)half));
+        *scale = _mm512_mul_ps(halves(head), _mm512_cvtepi32_ps(_mm512_and_si512(v, _mm512_set1_epi32(15))));
+        *min = _mm512_mul_ps(negated(halves(head + 2 * PANEL_ROWS)), _mm512_cvtepi32_ps(_mm512_srli_epi32(v, 4)));
+        break;
+    }
+    case PANEL_K_I8:
+        *scale =
+            _mm512_mul_ps(halves(head), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)half))));
+        break;
+    }
+}
+
+INLINE int has_min(const shape f)
+{
+    return f.scale == PANEL_F16_MIN || f.scale == PANEL_K_MIN || f.scale == PANEL_K4_MIN;
+}
+
+/* ---- The sum ----------------------------------------------------------------------------------------------------- */
+
+INLINE __m512i int_at(const uint8_t *p)
+{
+    int32_t v;
+    memcpy(&v, p, sizeof v);
+    return _mm512_set1_epi32(v);
+}
+
+INLINE __m512 float_at(const uint8_t *p)
+{
+    return _mm512_castsi512_ps(int_at(p));
+}
+
+/* R rows' halves h of one block, or all of it, into their sums. q: vectors t0 .. t1 of codes, here or in memory. */
+INLINE void add(const shape f, const int R, const __m512i *q, const uint8_t *tile, int h, __m512 scale, __m512 min,
+                __m512 *acc)
+{
+    const int t0 = f.sub == 16 ? 4 * h : 0, t1 = f.sub == 16 ? 4 * h + 4 : 8;
+    const int n = f.sub == 16 ? PANEL_X_N16 + 4 * h : PANEL_X_N, ds = f.sub == 16 ? PANEL_X_DS16 + 4 * h : PANEL_X_DS;
+    __m512i s[PANEL_TILE];
+    UNROLL
+    for (int r = 0; r < R; r++)
+        s[r] = _mm512_setzero_si512();
+    UNROLL
+    for (int t = t0; t < t1; t++)
+        UNROLL
+    for (int r = 0; r < R; r++)
+        s[r] = _mm512_dpbusd_epi32(s[r], q[t], int_at(tile + PANEL_X_HI * R + (t * R + r) * 4));
+    UNROLL
+    for (int r = 0; r < R; r++) {
+        s[r] = _mm512_slli_epi32(s[r], 8);
+        if (!has_min(f))
+            s[r] = _mm512_add_epi32(s[r], int_at(tile + n * R + 4 * r));
+    }
+    UNROLL
+    for (int t = t0; t < t1; t++)
+        UNROLL
+    for (int r = 0; r < R; r++)
+        s[r] = _mm512_dpbusd_epi32(s[r], q[t], int_at(tile + PANEL_X_LO * R + (t * R + r) * 4));
+    UNROLL
+    for (int r = 0; r < R; r++) {
+        acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[r]), _mm512_mul_ps(scale, float_at(tile + PANEL_X_D * R + 4 * r)),
+                                 acc[r]);
+        if (has_min(f))
+            acc[r] = _mm512_fmadd_ps(min, float_at(tile + ds * R + 4 * r), acc[r]);
+    }
+}
+
+/* Few rows: R of them against blocks as they lie. */
+INLINE void few(const shape f, const int R, const uint8_t *w, const uint8_t *x, int64_t nb, float *c, int64_t ldc)
+{
+    enum { AHEAD = 2048 }; /* bytes that are asked for before they are needed */
+    const int64_t per = f.unit / PANEL_BLOCK;
+    __m512 acc[4];
+    UNROLL
+    for (int r = 0; r < R; r++)
+        acc[r] = _mm512_loadu_ps(c + r * ldc);
+    for (int64_t b = 0; b < nb;) {
+        const uint8_t *head = w;
+        w += f.head_bytes;
+        for (int64_t i = 0; i < per; i++, b++, w += f.block_bytes, x += R * PANEL_X_BYTES) {
+            __m512i q[PANEL_STEPS];
+            __m512 scale, min = _mm512_setzero_ps();
+            UNROLL
+            for (uint32_t a = 0; a < f.block_bytes; a += 64)
+                _mm_prefetch((const char *)w + AHEAD + a, _MM_HINT_T0);
+            codes(f, w + f.scale_bytes, q);
+            scales(f, head, w, 0, &scale, &min);
+            add(f, R, q, x, 0, scale, min, acc);
+            if (f.sub == 16) {
+                scales(f, head, w, 1, &scale, &min);
+                add(f, R, q, x, 1, scale, min, acc);
+            }
+        }
+    }
+    UNROLL
+    for (int r = 0; r < R; r++)
+        _mm512_storeu_ps(c + r * ldc, acc[r]);
+}
+
+/* Codes, scales and minima of up to CHUNK blocks. */
+enum { CHUNK = 8 };
+typedef struct chunk {
+    __m512i q[CHUNK][PANEL_STEPS];
+    __m512 scale[CHUNK][2], min[CHUNK][2];
+} chunk;
+
+INLINE const uint8_t *unpack(const shape f, const uint8_t *w, int64_t n, chunk *u)
+{
+    const int64_t per = f.unit / PANEL_BLOCK;
+    for (int64_t b = 0; b < n;) {
+        const uint8_t *head = w;
+        w += f.head_bytes;
+        for (int64_t i = 0; i < per; i++, b++, w += f.block_bytes) {
+            codes(f, w + f.scale_bytes, u->q[b]);
+            for (int h = 0; h < 32 / (int)f.sub; h++)
+                scales(f, head, w, h, &u->scale[b][h], &u->min[b][h]);
+        }
+    }
+    return w;
+}
+
+INLINE void chunk_rows(const shape f, const int R, const chunk *u, const uint8_t *x, int64_t n, float *c, int64_t ldc)
+{
+    __m512 acc[PANEL_TILE];
+    UNROLL
+    for (int r = 0; r < R; r++)
+        acc[r] = _mm512_loadu_ps(c + r * ldc);
+    for (int64_t b = 0; b < n; b++, x += R * PANEL_X_BYTES) {
+        add(f, R, u->q[b], x, 0, u->scale[b][0], u->min[b][0], acc);
+        if (f.sub == 16)
+            add(f, R, u->q[b], x, 1, u->scale[b][1], u->min[b][1], acc);
+    }
+    UNROLL
+    for (int r = 0; r < R; r++)
+        _mm512_storeu_ps(c + r * ldc, acc[r]);
+}
+
+/* A tile of `rows` rows against a chunk. */
+INLINE void tile_rows(const shape f, int64_t rows, const chunk *u, const uint8_t *tile, int64_t n, float *to,
+                      int64_t ldc)
+{
+    switch (rows) {
+    case 12:
+        chunk_rows(f, 12, u, tile, n, to, ldc);
+        break;
+    case 8:
+        chunk_rows(f, 8, u, tile, n, to, ldc);
+        break;
+    case 4:
+        chunk_rows(f, 4, u, tile, n, to, ldc);
+        break;
+    case 3:
+        chunk_rows(f, 3, u, tile, n, to, ldc);
+        break;
+    case 2:
+        chunk_rows(f, 2, u, tile, n, to, ldc);
+        break;
+    default:
+        chunk_rows(f, 1, u, tile, n, to, ldc);
+        break;
+    }
+}
+
+/* Up to FEW_ROWS rows as one tile, codes straight from memory. */
+enum { FEW_ROWS = 4 };
+INLINE void few_rows(const shape f, int64_t rows, const uint8_t *w, const uint8_t *tile, int64_t nb, float *c,
+                     int64_t ldc)
+{
+    switch (rows) {
+    case 4:
+        few(f, 4, w, tile, nb, c, ldc);
+        break;
+    case 3:
+        few(f, 3, w, tile, nb, c, ldc);
+        break;
+    case 2:
+        few(f, 2, w, tile, nb, c, ldc);
+        break;
+    default:
+        few(f, 1, w, tile, nb, c, ldc);
+        break;
+    }
+}
+
+/* First block of the panel's blocks b0 and on. */
+INLINE const uint8_t *unit_at(const shape f, const uint8_t *panel, int64_t b0)
+{
+    const int64_t per = f.unit / PANEL_BLOCK;
+    return panel + b0 / per * ((int64_t)f.head_bytes + per * f.block_bytes);
+}
+
+/* ---- Activations ------------------------------------------------------------------------------------------------- */
+
+/* As panel_quantize; in_rows: the bytes of a row lie together, [rows][32], instead of in words by step. */
+INLINE void quantize_rows(const float *x, int64_t k, int32_t zero, uint8_t *tile, int64_t rows, int64_t r,
+                          const int in_rows)
+{
+    const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
+    for (int64_t b = 0; b < k / PANEL_BLOCK; b++, x += PANEL_BLOCK, tile += rows * PANEL_X_BYTES) {
+        __m512 v[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
+        uint32_t bits =
+            (uint32_t)_mm512_reduce_max_epi32(_mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(v[0]), magnitude),
+                                                               _mm512_and_si512(_mm512_castps_si512(v[1]), magnitude)));
+        float peak, d, inverse;
+        memcpy(&peak, &bits, sizeof peak);
+        if (bits >= 0x7F800000u) {
+            d = __builtin_nanf("");
+            inverse = 0;
+        } else {
+            d = peak < 1e-30f ? 0 : peak / 32512.0f;
+            inverse = peak < 1e-30f ? 0 : 32512.0f / peak;
+        }
+        int32_t sum[2];
+        _Alignas(16) uint8_t hi[PANEL_BLOCK], lo[PANEL_BLOCK];
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            __m512i a = inverse == 0 ? _mm512_setzero_si512()
+                                     : _mm512_cvtps_epi32(_mm512_mul_ps(v[h], _mm512_set1_ps(inverse)));
+            __m512i up = _mm512_srai_epi32(_mm512_add_epi32(a, _mm512_set1_epi32(128)), 8);
+            _mm_store_si128((void *)(hi + 16 * h), _mm512_cvtepi32_epi8(up));
+            _mm_store_si128((void *)(lo + 16 * h), _mm512_cvtepi32_epi8(_mm512_sub_epi32(a, _mm512_slli_epi32(up, 8))));
+            sum[h] = _mm512_reduce_add_epi32(a);
+        }
+        if (in_rows) {
+            memcpy(tile + PANEL_X_HI * rows + PANEL_BLOCK * r, hi, sizeof hi);
+            memcpy(tile + PANEL_X_LO * rows + PANEL_BLOCK * r, lo, sizeof lo);
+        }
+        for (int t = 0; t < PANEL_STEPS && !in_rows; t++) {
+            memcpy(tile + PANEL_X_HI * rows + (t * rows + r) * 4, hi + 4 * t, 4);
+            memcpy(tile + PANEL_X_LO * rows + (t * rows + r) * 4, lo + 4 * t, 4);
+        }
+        panel_put_numbers(tile, rows, r, d, sum[0], sum[1], zero);
+    }
+}
+
+/* Calls X(id, name, shape) for every format of panels; a shape's constants must be so at compile time, and the test
+ * compares what comes out with panel_formats. */
+#define SHAPE(low, high, kind, sub, unit, head, scales, lut)                                                           \
+    {                                                                                                                  \
+        low, high, kind, sub, unit, head, scales, (scales) + 64 * ((low) + (high)), lut                                \
+    }
+#define PANEL_SHAPES(X)                                                                                                \
+    X(Q8_0, q8_0, SHAPE(8, 0, PANEL_F16, 32, 32, 0, 32, NULL))                                                         \
+    X(Q4_0, q4_0, SHAPE(4, 0, PANEL_F16, 32, 32, 0, 32, NULL))                                                         \
+    X(Q4_1, q4_1, SHAPE(4, 0, PANEL_F16_MIN, 32, 32, 0, 64, NULL))                                                     \
+    X(Q5_0, q5_0, SHAPE(4, 1, PANEL_F16, 32, 32, 0, 32, NULL))                                                         \
+    X(Q5_1, q5_1, SHAPE(4, 1, PANEL_F16_MIN, 32, 32, 0, 64, NULL))                                                     \
+    X(MXFP4, mxfp4, SHAPE(4, 0, PANEL_E8M0, 32, 32, 0, 16, panel_mxfp4))                                               \
+    X(Q2_K, q2_k, SHAPE(2, 0, PANEL_K4_MIN, 16, 256, 64, 32, NULL))                                                    \
+    X(Q3_K, q3_k, SHAPE(2, 1, PANEL_K_I8, 16, 256, 32, 32, NULL))                                                      \
+    X(Q4_K, q4_k, SHAPE(4, 0, PANEL_K_MIN, 32, 256, 64, 32, NULL))                                                     \
+    X(Q5_K, q5_k, SHAPE(4, 1, PANEL_K_MIN, 32, 256, 64, 32, NULL))                                                     \
+    X(Q6_K, q6_k, SHAPE(4, 2, PANEL_K_I8, 16, 256, 32, 32, NULL))
+
+#endif
