@@ -1,8 +1,8 @@
 /*
  * The one device of the CPU backend: what it is, how much memory is left, its settings.
- * Settings (host->config_get): "threads" (default: one a core), "isa" (generic, avx2, avx512, amx; default: the best
- * that runs), "bind" (none, node, core; default node), "spin_us" (how long an idle worker watches for work before it
- * sleeps). SPDX-License-Identifier: Apache-2.0
+ * Settings (host->config_get): "threads" (default: one a core), "isa" (generic, neon, avx2, avx512, amx; default: the
+ * best that runs), "bind" (none, node, core; default node), "spin_us" (how long an idle worker watches for work before
+ * it sleeps). SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
 
@@ -219,7 +219,8 @@ static infer_status choose_binding(const infer_host *host, uint32_t *out)
 static const struct {
     const char *name;
     const kern_table *(*table)(void); /* NULL where it does not run */
-} isas[] = {{"generic", kern_generic}, {"avx2", kern_avx2}, {"avx512", kern_avx512}, {"amx", kern_amx}};
+} isas[] = {
+    {"generic", kern_generic}, {"neon", kern_neon}, {"avx2", kern_avx2}, {"avx512", kern_avx512}, {"amx", kern_amx}};
 
 static infer_status choose_kernels(const infer_host *host, const kern_table **out)
 {

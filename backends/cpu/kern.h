@@ -90,6 +90,8 @@ const kern_table *kern_avx2(void);
 const kern_table *kern_avx512(void);
 /* That with AMX for panels: 8-bit integer tiles, which the system must let this process use. */
 const kern_table *kern_amx(void);
+/* Portable C with NEON dot products for panels. */
+const kern_table *kern_neon(void);
 
 float kern_f16_to_f32(uint16_t h);
 uint16_t kern_f32_to_f16(float f);

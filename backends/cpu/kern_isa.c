@@ -8,6 +8,7 @@
 #include <cpuid.h>
 #endif
 #ifdef __linux__
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -42,12 +43,27 @@ static int has_amx(void)
 #endif
 }
 
-static kern_table avx512, amx;
-static int has_table, has_tiles;
+static int has_neon_dots(void)
+{
+#if defined(__aarch64__) && defined(__linux__) && defined(HWCAP_ASIMDDP)
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#else
+    return 0;
+#endif
+}
+
+static kern_table avx512, amx, neon;
+static int has_table, has_tiles, has_dots;
 
 static void make(void)
 {
     const kern_table *below = kern_avx2();
+    if (kern_neon_panels.dots && has_neon_dots()) {
+        neon = kern_generic_table;
+        neon.isa = "neon";
+        neon.panel = &kern_neon_panels;
+        has_dots = 1;
+    }
     if (!below || !kern_avx512_panels.dots || !has_avx512())
         return;
     avx512 = *below;
@@ -75,4 +91,10 @@ const kern_table *kern_amx(void)
 {
     pthread_once(&once, make);
     return has_tiles ? &amx : NULL;
+}
+
+const kern_table *kern_neon(void)
+{
+    pthread_once(&once, make);
+    return has_dots ? &neon : NULL;
 }

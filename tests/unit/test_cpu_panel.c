@@ -12,9 +12,9 @@
 
 static const kern_table *const *tables(void)
 {
-    static const kern_table *t[4];
+    static const kern_table *t[5];
     int n = 0;
-    const kern_table *all[] = {kern_avx2(), kern_avx512(), kern_amx()};
+    const kern_table *all[] = {kern_avx2(), kern_avx512(), kern_amx(), kern_neon()};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i] && all[i]->panel)
             t[n++] = all[i];
