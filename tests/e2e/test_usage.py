@@ -25,6 +25,10 @@ def refuses(rc, says, name, *args, **kw):
 for p in PROGRAMS:
     r = run(p, "--help")
     check(r.rc == 0 and r.out.startswith("usage: " + p) and r.err == "", p + " --help", r)
+    for line in r.out.split("\n"):
+        check(line == line.rstrip() and len(line) <= 110, p + " --help: the form of a line", line)
+        if line.startswith("  -") and len(line) > 36 and "  " in line[2:]:
+            check(line[34:36] == "  " and line[36] != " ", p + " --help: descriptions in one column", line)
     r = run(p, "--version")
     check(r.rc == 0 and r.out.startswith(p + " ") and r.out.count("\n") == 1, p + " --version", r)
     verb = VERB.get(p, [])
@@ -215,7 +219,7 @@ with open("/dev/full", "w") as full:
 r = run("infer", "run", "--version")
 check(r.rc == 0 and r.out.startswith("infer-run "), "infer run", r)
 r = run("infer", "nosuchverb")
-check(r.rc == 2 and r.out == "", "infer nosuchverb", r)
+check(r.rc == 2 and r.out == "" and "no such verb" in r.err, "infer nosuchverb", r)
 r = run("infer", "../infer-run")
 check(r.rc == 2 and "not a verb" in r.err, "a verb is no path", r)
 r = run("infer")

@@ -113,7 +113,7 @@ int cli_start(const cli_program *p, opts *o, int argc, char **argv)
     if (o->n_args > p->max_args)
         return cli_fail(EXIT_USAGE, "\"%s\": not expected here (see --help)", o->args[p->max_args]);
     if (o->n_args < p->min_args)
-        return cli_fail(EXIT_USAGE, "something is missing: usage: %s", p->usage);
+        return cli_fail(EXIT_USAGE, "an argument is missing (see --help)");
     log_json = opt_int(o, OPT_LOG_FORMAT) == 1;
     cli_log_level = 1 + (int)opt_int(o, OPT_VERBOSE);
     return -1;

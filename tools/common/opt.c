@@ -513,23 +513,31 @@ double opt_num(const opts *o, enum opt_id id)
 
 /* ---- Help -------------------------------------------------------------------------------------------------- */
 
-/* Prints text wrapped at column 100, continuation lines indented. */
-static void wrap(FILE *f, const char *s, int column, int indent)
+/* Columns that n bytes of UTF-8 take on a terminal, as far as this file's table goes: one a character. */
+static int columns(const char *s, size_t n)
 {
-    while (*s) {
-        size_t n = strcspn(s, " ");
-        if (column + (int)n > 100 && column > indent) {
+    int k = 0;
+    for (size_t i = 0; i < n; i++)
+        k += ((unsigned char)s[i] & 0xc0) != 0x80;
+    return k;
+}
+
+/* Prints text wrapped at column 100, continuation lines indented. */
+static void wrap(FILE *f, const char *s, int indent)
+{
+    const char *w, *between = "";
+    int column = indent;
+    size_t n;
+    while ((w = next_word(&s, &n))) {
+        int width = columns(w, n);
+        if (column > indent && column + 1 + width > 100) {
             fprintf(f, "\n%*s", indent, "");
             column = indent;
+            between = "";
         }
-        fprintf(f, "%.*s", (int)n, s);
-        column += (int)n;
-        s += n;
-        if (*s == ' ') {
-            fputc(' ', f);
-            column++;
-            s++;
-        }
+        column += fprintf(f, "%s", between) + width;
+        fprintf(f, "%.*s", (int)n, w);
+        between = " ";
     }
     fputc('\n', f);
 }
@@ -553,11 +561,12 @@ static void help_row(FILE *f, const opt_row *r)
     int with_default = r->def && r->type != OPT_COUNT;
     snprintf(text, sizeof text, "%s%s%s%s", r->help, with_default ? " (default " : "", with_default ? r->def : "",
              with_default ? ")" : "");
-    if (n > 34)
+    int width = columns(left, strlen(left));
+    if (width > 34)
         fprintf(f, "%s\n%36s", left, "");
     else
-        fprintf(f, "%-36s", left);
-    wrap(f, text, 36, 36);
+        fprintf(f, "%s%*s", left, 36 - width, "");
+    wrap(f, text, 36);
 }
 
 void opts_help(uint32_t program, void *stream)
@@ -583,7 +592,7 @@ void opts_help(uint32_t program, void *stream)
             n += (size_t)snprintf(list + n, sizeof list - n, "%s--%s", refused++ ? ", " : "", opt_rows[i].name);
     if (refused) {
         fprintf(f, "\nNot built yet, refused when given:\n  ");
-        wrap(f, list, 2, 2);
+        wrap(f, list, 2);
     }
     fprintf(f,
             "\nEvery flag has an environment variable INFER_<NAME> (INFER_%s) and a line in a --config file\n"

@@ -70,6 +70,9 @@ int main(int argc, char **argv)
     argv[1] = path;
     execv(path, argv + 1);
     int cause = errno;
-    fprintf(stderr, "infer: %s: %s%s\n", path, strerror(cause), cause == ENOENT ? " (see infer --help)" : "");
+    if (cause == ENOENT)
+        fprintf(stderr, "infer: \"%s\": no such verb, there is no %s (see infer --help)\n", verb, path);
+    else
+        fprintf(stderr, "infer: %s: %s\n", path, strerror(cause));
     return cause == ENOENT ? 2 : 1;
 }

@@ -265,7 +265,8 @@ static int run_kld(const opts *o)
 {
     int file = opt_set(o, OPT_REF), engine = opt_set(o, OPT_REF_MODEL) || opt_set(o, OPT_REF_DEVICE);
     if (file + engine != 1)
-        return cli_fail(EXIT_USAGE, "kld: against what? give --ref FILE, or --ref-device ID or --ref-model FILE");
+        return cli_fail(EXIT_USAGE,
+                        "kld: against what? give --ref FILE alone, or --ref-device ID, --ref-model FILE or both");
     if (opt_set(o, OPT_SAVE_LOGITS))
         return cli_fail(EXIT_USAGE, "--save-logits: belongs to perplexity");
     if (file && (opt_set(o, OPT_FILE) || opt_set(o, OPT_CTX_SIZE)))

@@ -90,10 +90,10 @@ static void print_device(const json_t *d, FILE *f)
     const json_t *cores = json_object_get(d, "cores");
     if (json_is_integer(cores))
         fprintf(f, "workers %lld  ", (long long)json_integer_value(cores));
-    static const char *const facts[] = {"isa", "arch", "driver"};
+    static const char *const facts[][2] = {{"kernels", "isa"}, {"arch", "arch"}, {"driver", "driver"}};
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
-        if (json_is_string(json_object_get(d, facts[i])))
-            fprintf(f, "%s %s  ", facts[i], text(d, facts[i], ""));
+        if (json_is_string(json_object_get(d, facts[i][1])))
+            fprintf(f, "%s %s  ", facts[i][0], text(d, facts[i][1], ""));
     if (ok)
         fprintf(f, "status ok\n");
     else
