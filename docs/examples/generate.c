@@ -1,5 +1,7 @@
 /* Prints the continuation of a prompt: the engine API in one page. SPDX-License-Identifier: Apache-2.0
- *   cc generate.c $(pkg-config --cflags --libs infer) && ./a.out model.gguf "Once upon a time" */
+ *   cc generate.c $(pkg-config --cflags --libs infer) && ./a.out model.gguf "Once upon a time"
+ * Where infer is installed outside the linker's folders: PKG_CONFIG_PATH=PREFIX/lib/pkgconfig for the first command,
+ * LD_LIBRARY_PATH=PREFIX/lib for the second. */
 #include <stdio.h>
 #include <string.h>
 #include <infer/infer.h>
@@ -28,8 +30,11 @@ int main(int argc, char **argv)
         req.prompt = ids, req.n_prompt = n_ids;
         infer_engine_submit(engine, &req, &id, &err);
         for (uint32_t n, done = err.status != 0; !done && !infer_engine_poll(engine, -1, &ev, &n);)
-            for (uint32_t i = 0; i < n; done |= ev[i++].type == INFER_EVENT_DONE)
+            for (uint32_t i = 0; i < n; done |= ev[i++].type == INFER_EVENT_DONE) {
                 fwrite(ev[i].text, 1, ev[i].n_text, stdout);
+                if (ev[i].status < 0) /* of a DONE: the request failed */
+                    err.status = ev[i].status, snprintf(err.text, sizeof err.text, "%s", ev[i].error);
+            }
         puts("");
     }
     if (err.status)
