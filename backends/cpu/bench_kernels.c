@@ -106,11 +106,27 @@ static void *map(bench *b, infer_buffer *buf)
     return p;
 }
 
-/* Seconds of the best of several runs of one product with the matrix at `offset` of the pool. */
-static int matmul(bench *b, infer_format f, uint64_t bytes, int64_t n, int64_t k, int64_t m, double *best)
+/* How this device would keep a matrix: bytes of the image, and its layout. */
+static uint64_t image(bench *b, infer_format f, int64_t n, int64_t k, uint32_t *layout)
 {
+    const infer_weight_desc d = {
+        .struct_size = sizeof d, .quant.format = f, .rank = 2, .use = INFER_OP_MATMUL, .shape = {n, k, 1, 1}};
+    infer_weight_plan p = {.struct_size = sizeof p};
+    const kern_format *kf = &kern_generic_table.format[f];
+    *layout = 0;
+    if (b->ops->weight_plan(b->dev, &d, &p) != INFER_OK)
+        return (uint64_t)(n * k / kf->block_elems) * kf->block_bytes;
+    *layout = p.layout;
+    return p.packed_bytes;
+}
+
+/* Seconds of the best of several runs of one product, with the matrix at one place of the pool after the other. */
+static int matmul(bench *b, infer_format f, int64_t n, int64_t k, int64_t m, double *best)
+{
+    uint32_t layout;
+    const uint64_t bytes = image(b, f, n, k, &layout);
     const infer_tensor_desc t[4] = {{.format = INFER_FMT_F32, .rank = 2, .shape = {m, k, 1, 1}},
-                                    {.format = f, .rank = 2, .shape = {n, k, 1, 1}},
+                                    {.format = f, .rank = 2, .layout = layout, .shape = {n, k, 1, 1}},
                                     {.flags = INFER_TENSOR_ABSENT, .rank = 1},
                                     {.format = INFER_FMT_F32, .rank = 2, .shape = {m, n, 1, 1}}};
     const infer_attrs_matmul a = {.struct_size = sizeof a};
@@ -123,8 +139,14 @@ static int matmul(bench *b, infer_format f, uint64_t bytes, int64_t n, int64_t k
                               .attrs_size = sizeof a,
                               .tensors = t,
                               .attrs = &a};
+    infer_op_answer answer = {.struct_size = sizeof answer};
+    infer_buffer *scratch;
+    b->ops->op_query(b->dev, &op, sizeof op, 1, &answer, sizeof answer);
+    if (!answer.level || b->ops->buf_alloc(b->dev, 0, answer.scratch_bytes + 1, &scratch) != INFER_OK)
+        return 0;
     infer_range r[4] = {{b->x, 0, 0}, {b->weights, 0, 0}, {NULL, 0, 0}, {b->y, 0, 0}};
-    const infer_op_args args = {.struct_size = sizeof args, .n_operands = 4, .operands = r};
+    const infer_op_args args = {
+        .struct_size = sizeof args, .n_operands = 4, .operands = r, .scratch = {scratch, 0, answer.scratch_bytes}};
     uint64_t start = host_clock(NULL), copies = b->cached ? 1 : POOL / bytes;
     *best = 1e30;
     /* Round the pool, so that every matrix comes from memory. The best single run: other programs only disturb. */
@@ -138,6 +160,7 @@ static int matmul(bench *b, infer_format f, uint64_t bytes, int64_t n, int64_t k
         if (m > 1 && i >= 3 && (double)(host_clock(NULL) - start) * 1e-9 > b->seconds)
             break;
     }
+    b->ops->buf_free(b->dev, scratch);
     return 1;
 }
 
@@ -145,7 +168,7 @@ static int matmul(bench *b, infer_format f, uint64_t bytes, int64_t n, int64_t k
 static double read_rate(bench *b)
 {
     double best = 1e30;
-    return matmul(b, INFER_FMT_F32, (uint64_t)16 << 20, 512, 8192, 1, &best) ? (double)(16 << 20) / best * 1e-9 : 0;
+    return matmul(b, INFER_FMT_F32, 512, 8192, 1, &best) ? (double)(16 << 20) / best * 1e-9 : 0;
 }
 
 /* What an op costs beside its work: a small ADD on the calling thread, and a product just large enough to be shared. */
@@ -174,7 +197,7 @@ static void overheads(bench *b)
     }
     int cached = b->cached;
     b->cached = 1;
-    matmul(b, INFER_FMT_Q8_0, 128 * N / 32 * 34, 128, N, 1, &product);
+    matmul(b, INFER_FMT_Q8_0, 128, N, 1, &product);
     b->cached = cached;
     printf("add of %d: %.0f ns; q8_0 %d x 128 from cache: %.0f ns\n", N, best, N, product * 1e9);
 }
@@ -314,14 +337,15 @@ int main(int argc, char **argv)
     attention(&b, 32, 8, 128, 128, 2048);
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
         const kern_format *f = &kern_generic_table.format[formats[i].f];
-        uint64_t bytes = (uint64_t)(n * k / f->block_elems) * f->block_bytes;
+        uint32_t layout;
+        uint64_t bytes = image(&b, formats[i].f, n, k, &layout);
         if ((only && strcmp(only, formats[i].name) != 0) || k % f->block_elems || bytes > POOL)
             continue;
         printf("%-6s", formats[i].name);
         for (const char *p = rows; p && *p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
             int64_t m = atol(p);
             double s;
-            if (m < 1 || m > 1024 || !matmul(&b, formats[i].f, bytes, n, k, m, &s))
+            if (m < 1 || m > 1024 || !matmul(&b, formats[i].f, n, k, m, &s))
                 return 1;
             if (m == 1)
                 printf("  1 row %6.1f GB/s %7.1f us", (double)bytes / s * 1e-9, s * 1e6);

@@ -43,6 +43,9 @@ typedef struct kern_format {
     kern_weigh_fn weigh; /* NULL: unpack and use `weighted` */
 } kern_format;
 
+typedef void (*kern_tile_fn)(const float *w, int64_t ldw, const float *const *x, int64_t m, int64_t kc, float *c,
+                             int64_t ldc);
+
 typedef struct kern_table {
     const char *isa;
     uint32_t simd_bytes;
@@ -50,7 +53,7 @@ typedef struct kern_table {
 
     /* c[i * ldc + r] += chunk sum of w[r * ldw ..] and x[i][..] for i < m, r < KERN_TILE; kc <= KERN_CHUNK elements.
      * Elements of w from kc to the next multiple of 8 exist and are zero. */
-    void (*tile)(const float *w, int64_t ldw, const float *const *x, int64_t m, int64_t kc, float *c, int64_t ldc);
+    kern_tile_fn tile;
 
     const kern_panels *panel; /* products with weights in panels; NULL: weights stay as the file has them */
 
@@ -92,6 +95,8 @@ const kern_table *kern_avx512(void);
 const kern_table *kern_amx(void);
 /* Portable C with NEON dot products for panels. */
 const kern_table *kern_neon(void);
+
+extern const kern_tile_fn kern_avx512_tile; /* NULL: not in this build */
 
 float kern_f16_to_f32(uint16_t h);
 uint16_t kern_f32_to_f16(float f);

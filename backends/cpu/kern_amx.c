@@ -16,28 +16,19 @@
 
 enum { TILE = 16 };
 
-/* Shapes of the eight tiles: 0 to 3 sums (two groups of rows, two bytes), 4 and 5 rows of x, 6 codes. */
-static const struct {
+/* Shapes of the tiles: 0 and 1 sums for the two bytes, 4 and 5 those bytes of 16 rows, 6 codes. */
+typedef struct tile_config {
     uint8_t palette, start, zero[14];
     uint16_t bytes[16];
     uint8_t rows[16];
-} config = {.palette = 1,
-            .bytes = {64, 64, 64, 64, PANEL_BLOCK, PANEL_BLOCK, 64},
-            .rows = {TILE, TILE, TILE, TILE, TILE, TILE, PANEL_STEPS}};
+} tile_config;
+static const tile_config config = {.palette = 1,
+                                   .bytes = {64, 64, 0, 0, PANEL_BLOCK, PANEL_BLOCK, 64},
+                                   .rows = {TILE, TILE, 0, 0, TILE, TILE, PANEL_STEPS}};
 /* With scales of 16 elements a product is of half a block. */
-static const struct {
-    uint8_t palette, start, zero[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-} config16 = {.palette = 1,
-              .bytes = {64, 64, 64, 64, PANEL_BLOCK / 2, PANEL_BLOCK / 2, 64},
-              .rows = {TILE, TILE, TILE, TILE, TILE, TILE, PANEL_STEPS / 2}};
-
-/* A tile's numbers: at these bytes of a block of 16 rows lie 16 of each. */
-INLINE __m512i numbers(const uint8_t *tile, int at)
-{
-    return load(tile + at * TILE);
-}
+static const tile_config config16 = {.palette = 1,
+                                     .bytes = {64, 64, 0, 0, PANEL_BLOCK / 2, PANEL_BLOCK / 2, 64},
+                                     .rows = {TILE, TILE, 0, 0, TILE, TILE, PANEL_STEPS / 2}};
 
 /* The sums of one block, or of its half h, of 16 rows to acc: hi and lo are the two products [row][16]. */
 INLINE void finish(const shape f, const int32_t *hi, const int32_t *lo, const uint8_t *tile, int h, __m512 scale,
@@ -57,84 +48,63 @@ INLINE void finish(const shape f, const int32_t *hi, const int32_t *lo, const ui
     }
 }
 
-/* G (1 or 2) tiles of 16 rows, tile_bytes apart, against a chunk of n blocks. */
-INLINE void chunk_tiles(const shape f, const int G, const chunk *u, const uint8_t *x, int64_t tile_bytes, int64_t n,
-                        float *c, int64_t ldc)
+/* A tile of 16 rows against a chunk of n blocks. The tile unit is LAG products ahead of the vectors that read its sums,
+ * as what it stores takes that long to arrive. */
+INLINE void chunk_tile(const shape f, const chunk *u, const uint8_t *x, int64_t n, float *c, int64_t ldc)
 {
+    enum { LAG = 2, RING = 4 };
+    _Alignas(64) int32_t sums[RING][2][TILE * TILE];
+    __m512 acc[TILE];
+    UNROLL
+    for (int r = 0; r < TILE; r++)
+        acc[r] = _mm512_loadu_ps(c + r * ldc);
     const int halves = 32 / (int)f.sub;
-    /* Two of each, so that the tile unit fills one while the other is read. */
-    _Alignas(64) int32_t sums[2][4][TILE * TILE];
-    int turn = 0;
-    for (int64_t b = 0; b <= n * halves; b++, turn ^= 1) {
-        if (b < n * halves) {
-            const int h = (int)(b % halves);
-            const uint8_t *tile = x + b / halves * (TILE * PANEL_X_BYTES);
-            _tile_loadd(6, &u->q[b / halves][h * PANEL_STEPS / 2], 64);
+    for (int64_t s = 0; s < n * halves + LAG; s++) {
+        if (s < n * halves) {
+            const int64_t b = s / halves, h = s % halves;
+            const uint8_t *tile = x + b * (TILE * PANEL_X_BYTES);
+            _tile_loadd(6, &u->q[b][h * PANEL_STEPS / 2], 64);
+            _tile_loadd(4, tile + PANEL_X_HI * TILE + h * PANEL_BLOCK / 2, PANEL_BLOCK);
+            _tile_loadd(5, tile + PANEL_X_LO * TILE + h * PANEL_BLOCK / 2, PANEL_BLOCK);
             _tile_zero(0);
             _tile_zero(1);
-            _tile_loadd(4, tile + PANEL_X_HI * TILE + 16 * h, PANEL_BLOCK);
-            _tile_loadd(5, tile + PANEL_X_LO * TILE + 16 * h, PANEL_BLOCK);
             _tile_dpbsud(0, 4, 6);
             _tile_dpbsud(1, 5, 6);
-            _tile_stored(0, sums[turn][0], 64);
-            _tile_stored(1, sums[turn][1], 64);
-            if (G == 2) {
-                _tile_zero(2);
-                _tile_zero(3);
-                _tile_loadd(4, tile + tile_bytes + PANEL_X_HI * TILE + 16 * h, PANEL_BLOCK);
-                _tile_loadd(5, tile + tile_bytes + PANEL_X_LO * TILE + 16 * h, PANEL_BLOCK);
-                _tile_dpbsud(2, 4, 6);
-                _tile_dpbsud(3, 5, 6);
-                _tile_stored(2, sums[turn][2], 64);
-                _tile_stored(3, sums[turn][3], 64);
-            }
+            _tile_stored(0, sums[s % RING][0], 64);
+            _tile_stored(1, sums[s % RING][1], 64);
         }
-        if (b > 0) {
-            const int64_t done = (b - 1) / halves;
-            const int h = (int)((b - 1) % halves);
-            UNROLL
-            for (int g = 0; g < G; g++) {
-                __m512 acc[TILE];
-                float *to = c + g * TILE * ldc;
-                UNROLL
-                for (int r = 0; r < TILE; r++)
-                    acc[r] = _mm512_loadu_ps(to + r * ldc);
-                finish(f, sums[turn ^ 1][2 * g], sums[turn ^ 1][2 * g + 1],
-                       x + g * tile_bytes + done * (TILE * PANEL_X_BYTES), h, u->scale[done][h], u->min[done][h], acc);
-                UNROLL
-                for (int r = 0; r < TILE; r++)
-                    _mm512_storeu_ps(to + r * ldc, acc[r]);
-            }
+        if (s >= LAG) {
+            const int64_t d = s - LAG, b = d / halves, h = d % halves;
+            finish(f, sums[d % RING][0], sums[d % RING][1], x + b * (TILE * PANEL_X_BYTES), (int)h, u->scale[b][h],
+                   u->min[b][h], acc);
         }
     }
+    UNROLL
+    for (int r = 0; r < TILE; r++)
+        _mm512_storeu_ps(c + r * ldc, acc[r]);
 }
 
 INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,
                 int64_t row_blocks, float *c, int64_t ldc)
 {
     const uint8_t *w = unit_at(f, panel, b0);
-    const int64_t tile_bytes = TILE * row_blocks * PANEL_X_BYTES;
     if (m <= FEW_ROWS) {
         few_rows(f, m, w, x + b0 * m * PANEL_X_BYTES, nb, c, ldc);
         return;
     }
     if (m >= TILE)
-        _tile_loadconfig(f.sub == 16 ? (const void *)&config16 : (const void *)&config);
+        _tile_loadconfig(f.sub == 16 ? &config16 : &config);
     chunk u;
     for (int64_t at = 0; at < nb; at += CHUNK) {
-        int64_t n = nb - at < CHUNK ? nb - at : CHUNK, i = 0;
+        int64_t n = nb - at < CHUNK ? nb - at : CHUNK;
         w = unpack(f, w, n, &u);
-        for (; i + 2 * TILE <= m; i += 2 * TILE)
-            chunk_tiles(f, 2, &u, x + (i * row_blocks + (b0 + at) * TILE) * PANEL_X_BYTES, tile_bytes, n, c + i * ldc,
-                        ldc);
-        if (i + TILE <= m) {
-            chunk_tiles(f, 1, &u, x + (i * row_blocks + (b0 + at) * TILE) * PANEL_X_BYTES, tile_bytes, n, c + i * ldc,
-                        ldc);
-            i += TILE;
-        }
-        for (int64_t rows; i < m; i += rows) {
+        for (int64_t i = 0, rows; i < m; i += rows) {
             rows = panel_tile_rows(m - i, TILE);
-            tile_rows(f, rows, &u, x + (i * row_blocks + (b0 + at) * rows) * PANEL_X_BYTES, n, c + i * ldc, ldc);
+            const uint8_t *tile = x + (i * row_blocks + (b0 + at) * rows) * PANEL_X_BYTES;
+            if (rows == TILE)
+                chunk_tile(f, &u, tile, n, c + i * ldc, ldc);
+            else
+                tile_rows(f, rows, &u, tile, n, c + i * ldc, ldc);
         }
     }
     if (m >= TILE)

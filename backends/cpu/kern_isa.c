@@ -69,6 +69,7 @@ static void make(void)
     avx512 = *below;
     avx512.isa = "avx512";
     avx512.simd_bytes = 64;
+    avx512.tile = kern_avx512_tile;
     avx512.panel = &kern_avx512_panels;
     has_table = 1;
     if (!kern_amx_panels.dots || !has_amx())
