@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -136,6 +137,14 @@ static uint32_t count_cores(const infer_topo *t)
     return n;
 }
 
+/* Whether the kernel describes its processors. Without (a container that hides them, a root without /sys) hwloc's reader
+ * of it would write to standard error and find nothing. */
+static int has_sysfs(void)
+{
+    return getenv("HWLOC_FSROOT") || access("/sys/bus/cpu/devices/cpu0/topology", R_OK) == 0 ||
+           access("/sys/devices/system/cpu/cpu0/topology", R_OK) == 0;
+}
+
 infer_status infer_topo_create(const char *xml, infer_topo **out, infer_error *err)
 {
     infer_topo *t = infer_calloc(1, sizeof *t);
@@ -148,6 +157,10 @@ infer_status infer_topo_create(const char *xml, infer_topo **out, infer_error *e
     hwloc_topology_set_type_filter(t->hw, HWLOC_OBJ_OS_DEVICE, HWLOC_TYPE_FILTER_KEEP_NONE);
     /* On Linux the kernel's own listing serves as well as libpciaccess, which keeps memory for good. */
     hwloc_topology_set_components(t->hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
+#ifdef __linux__
+    if (!xml && !has_sysfs())
+        hwloc_topology_set_components(t->hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "linux");
+#endif
     if ((s = choose_source(t, xml, err)))
         goto fail;
     if (hwloc_topology_load(t->hw)) {
@@ -217,8 +230,11 @@ static hwloc_obj_t numa_node(const infer_topo *t, int32_t node)
 
 uint64_t infer_topo_memory(const infer_topo *t, int32_t node)
 {
-    if (node < 0)
-        return hwloc_get_root_obj(t->hw)->total_memory;
+    if (node < 0) {
+        uint64_t known = hwloc_get_root_obj(t->hw)->total_memory;
+        long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+        return known || pages <= 0 || bytes <= 0 ? known : (uint64_t)pages * (uint64_t)bytes;
+    }
     hwloc_obj_t o = numa_node(t, node);
     return o ? o->attr->numanode.local_memory : 0;
 }

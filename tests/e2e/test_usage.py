@@ -142,6 +142,18 @@ refuses(1, "nosuchfilter", "infer-run", "-m", TINY, "-dev", DEV, "-p", "x", "--c
 refuses(2, "please do not", "infer-run", "-m", TINY, "-dev", DEV, "-p", "x", "--chat-template",
         "{{ raise_exception('please do not') }}")
 
+# A machine whose kernel does not describe its processors: nothing on standard error, and they are found all the same.
+# (Needs the right to hide /sys from a process.)
+hide = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs none /sys && exec "$@"', "sh"]
+try:
+    hidden = subprocess.run(hide + ["true"], capture_output=True).returncode == 0
+except OSError:
+    hidden = False
+if hidden:
+    r = subprocess.run(hide + [program("infer-run"), "-m", TINY, "--raw", "-p", "x", "-n", "1", "-dev", DEV],
+                       capture_output=True, env=clean_env(INFER_BACKEND_PATH=own))
+    check(r.returncode == 0 and r.stderr == b"", "without /sys: %r" % r)
+
 # The order: flag, environment, file, default. The number of tokens shows who won.
 config = os.path.join(work, "config")
 with open(config, "w") as f:
