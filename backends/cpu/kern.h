@@ -4,10 +4,10 @@
  *
  * The canonical sum. Every product of a weight row with an activation row, whichever function computes it and however
  * many rows run together, is taken in one order, so that a result does not depend on its company:
- *   K is cut into chunks of KERN_CHUNK elements from element 0; inside a chunk element k goes to lane k % 8, each lane
- *   adds its products in order of k (fused or not: as the instruction set has it, always the same); a last partial
- *   group of 8 is filled up with zeros; the lanes are added as ((0+1)+(2+3)) + ((4+5)+(6+7)); chunk sums are added in
- *   order to 0.
+ *   K is cut into chunks of KERN_CHUNK elements from element 0; inside a chunk element k goes to lane k % lanes, which
+ *   is 8 or 16 for all products of a table; each lane adds its products in order of k (fused or not: as the instruction
+ *   set has it, always the same); a last partial group is filled up with zeros; of sixteen lanes l and l + 8 are added
+ *   first; eight are added as ((0+1)+(2+3)) + ((4+5)+(6+7)); chunk sums are added in order to 0.
  * Rows of weights are used as floats: the format's exact values, rounded once where they need more than 24 bits.
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,17 +21,17 @@
 
 #include "panel.h"
 
-enum { KERN_LANES = 8, KERN_CHUNK = 512, KERN_TILE = 4, KERN_DOT_ROWS = 3 };
+enum { KERN_LANES = 16 /* at most */, KERN_CHUNK = 512, KERN_TILE = 4 };
 
 /* n elements, a multiple of the format's block, of unaligned source bytes to floats, or back. */
 typedef void (*kern_unpack_fn)(const void *src, float *dst, int64_t n);
 typedef void (*kern_pack_fn)(const float *src, void *dst, int64_t n);
 /* out[i * ld + r] = canonical sum over k elements of weight row w[r], as it lies, and row x[i], for i < rows, rows 1 to
- * KERN_DOT_ROWS; k a multiple of 8 and of the block. Fetches what lies 4 (w[1] - w[0]) bytes further on. */
+ * dot_rows; k a multiple of KERN_LANES and of the block. Fetches what lies 4 (w[1] - w[0]) bytes further on. */
 typedef void (*kern_dot_fn)(const uint8_t *const w[KERN_TILE], const float *const *x, int rows, int64_t k, float *out,
                             int64_t ld);
-/* As `weighted` below with the keys' values as they lie at where[t]; rows 1 to KERN_DOT_ROWS, dv a multiple of 8 and of
- * the block. */
+/* As `weighted` below with the keys' values as they lie at where[t]; rows 1 to dot_rows, dv a multiple of KERN_LANES
+ * and of the block. */
 typedef void (*kern_weigh_fn)(const uint8_t *const *where, int64_t n, const float *p, int64_t ldp, int rows, float *o,
                               int64_t ldo, int64_t dv);
 
@@ -49,10 +49,11 @@ typedef void (*kern_tile_fn)(const float *w, int64_t ldw, const float *const *x,
 typedef struct kern_table {
     const char *isa;
     uint32_t simd_bytes;
+    int dot_rows;              /* most rows of a call of a format's dot or weigh */
     const kern_format *format; /* [INFER_FMT_COUNT] */
 
     /* c[i * ldc + r] += chunk sum of w[r * ldw ..] and x[i][..] for i < m, r < KERN_TILE; kc <= KERN_CHUNK elements.
-     * Elements of w from kc to the next multiple of 8 exist and are zero. */
+     * Elements of w from kc to the next multiple of KERN_LANES exist and are zero. */
     kern_tile_fn tile;
 
     const kern_panels *panel; /* products with weights in panels; NULL: weights stay as the file has them */
@@ -96,7 +97,13 @@ const kern_table *kern_amx(void);
 /* Portable C with NEON dot products for panels. */
 const kern_table *kern_neon(void);
 
-extern const kern_tile_fn kern_avx512_tile; /* NULL: not in this build */
+/* An instruction set's own float products, with sixteen lanes and up to four rows; formats without are unpacked. */
+typedef struct kern_floats {
+    kern_tile_fn tile; /* NULL: it is not in this build */
+    kern_dot_fn dot[INFER_FMT_COUNT];
+    kern_weigh_fn weigh[INFER_FMT_COUNT];
+} kern_floats;
+extern const kern_floats kern_avx512_floats;
 
 float kern_f16_to_f32(uint16_t h);
 uint16_t kern_f32_to_f16(float f);

@@ -411,6 +411,7 @@ static void exp_all(double *x, double most, double t, int64_t n)
 static const kern_table table = {
     .isa = "avx2",
     .simd_bytes = 32,
+    .dot_rows = 3,
     .format = kern_avx2_formats,
     .panel = &kern_avx2_panels,
     .tile = tile,

@@ -189,10 +189,10 @@ static float max(const float *x, int64_t n)
 
 static float exp_sum(float *x, float s, float shift, int64_t n)
 {
-    float lane[KERN_LANES] = {0};
+    float lane[8] = {0};
     for (int64_t i = 0; i < n; i++) {
         x[i] = expf(x[i] * s - shift);
-        lane[i % KERN_LANES] += x[i];
+        lane[i % 8] += x[i];
     }
     return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
@@ -237,6 +237,7 @@ static void weighted(const float *p, int64_t ldp, int64_t rows, const float *v, 
 const kern_table kern_generic_table = {
     .isa = "generic",
     .simd_bytes = 16,
+    .dot_rows = 3,
     .format = kern_generic_formats,
     .tile = tile,
     .add = add,

@@ -52,6 +52,7 @@ static int has_neon_dots(void)
 #endif
 }
 
+static kern_format avx512_formats[INFER_FMT_COUNT];
 static kern_table avx512, amx, neon;
 static int has_table, has_tiles, has_dots;
 
@@ -69,7 +70,14 @@ static void make(void)
     avx512 = *below;
     avx512.isa = "avx512";
     avx512.simd_bytes = 64;
-    avx512.tile = kern_avx512_tile;
+    avx512.dot_rows = 4;
+    avx512.tile = kern_avx512_floats.tile;
+    avx512.format = avx512_formats;
+    for (infer_format f = 0; f < INFER_FMT_COUNT; f++) {
+        avx512_formats[f] = below->format[f];
+        avx512_formats[f].dot = kern_avx512_floats.dot[f];
+        avx512_formats[f].weigh = kern_avx512_floats.weigh[f];
+    }
     avx512.panel = &kern_avx512_panels;
     has_table = 1;
     if (!kern_amx_panels.dots || !has_amx())

@@ -212,6 +212,7 @@ static void scores(const attn *t, const work *w, const places *here, const place
     const uint8_t *const *where = here->k;
     int64_t n = here->n;
     const kern_format *f = &t->c->k->format[t->k->format];
+    const int64_t dot_rows = t->c->k->dot_rows;
     if (t->v && vectors <= DIRECT && f->dot && t->dk % KERN_LANES == 0) {
         const uint8_t *any = NULL;
         for (int64_t j = 0; j < n && !any; j++)
@@ -221,8 +222,8 @@ static void scores(const attn *t, const work *w, const places *here, const place
             for (int64_t r = 0; r < KERN_TILE; r++) /* a missing key is masked later */
                 row[r] = j + r < n && where[j + r] ? where[j + r] : any;
             fetch_keys(next->k, next->n, j, (int64_t)t->k_bytes);
-            for (int64_t i = 0; i < vectors; i += KERN_DOT_ROWS)
-                f->dot(row, w->x + i, (int)min64(KERN_DOT_ROWS, vectors - i), t->dk, w->s + i * KEYS + j, KEYS);
+            for (int64_t i = 0; i < vectors; i += dot_rows)
+                f->dot(row, w->x + i, (int)min64(dot_rows, vectors - i), t->dk, w->s + i * KEYS + j, KEYS);
         }
         return;
     }
@@ -279,9 +280,9 @@ static void weigh_run(const attn *t, const work *w, const uint8_t *const *where,
         return;
     }
     kern_weigh_fn weigh = t->c->k->format[t->v->format].weigh;
-    for (int64_t j = 0; j < rows; j += KERN_DOT_ROWS)
-        weigh(where + first, n, p + j * KEYS, KEYS, (int)min64(KERN_DOT_ROWS, rows - j), o + (i + j) * t->dv, t->dv,
-              t->dv);
+    const int64_t dot_rows = t->c->k->dot_rows;
+    for (int64_t j = 0; j < rows; j += dot_rows)
+        weigh(where + first, n, p + j * KEYS, KEYS, (int)min64(dot_rows, rows - j), o + (i + j) * t->dv, t->dv, t->dv);
 }
 
 /* Vectors that see all n keys together, the others each over its runs of seen keys. */

@@ -124,12 +124,13 @@ static void sums_few(const product *p, int64_t e, const float *const *x, int64_t
 {
     const cpu_weight *w = &p->w;
     const uint8_t *base = w->p + e * w->e_stride;
+    const int64_t dot_rows = p->c->k->dot_rows;
     for (int64_t r = 0; r < nn; r += KERN_TILE) { /* past the end: the last row again; tiles are whole groups */
         const uint8_t *row[KERN_TILE];
         for (int64_t j = 0; j < KERN_TILE; j++)
             row[j] = base + (r + j < nn ? n0 + r + j : n0 + nn - 1) * w->n_stride;
-        for (int64_t i = 0; i < m; i += KERN_DOT_ROWS)
-            w->f->dot(row, x + i, (int)(m - i < KERN_DOT_ROWS ? m - i : KERN_DOT_ROWS), w->k, c + i * TILE + r, TILE);
+        for (int64_t i = 0; i < m; i += dot_rows)
+            w->f->dot(row, x + i, (int)(m - i < dot_rows ? m - i : dot_rows), w->k, c + i * TILE + r, TILE);
     }
 }
 

@@ -139,7 +139,7 @@ static void test_sums(void **state)
                 const kern_format *f = &tables[t]->format[weight_formats[i]];
                 int64_t k = sizes[s], row_bytes = k / f->block_elems * f->block_bytes;
                 uint8_t *w = random_weights(weight_formats[i], 4 * k, 11 + (uint64_t)s);
-                float *x = room((size_t)k * 4), *full = room((size_t)k * 16), dot[15], sum[4] = {0};
+                float *x = room((size_t)k * 4), *full = room((size_t)k * 16), dot[20], sum[4] = {0};
                 const uint8_t *row[4] = {w, w + row_bytes, w + 2 * row_bytes, w + 3 * row_bytes};
                 fill_noise(x, (size_t)k, 5);
                 f->unpack(w, full, 4 * k);
@@ -153,8 +153,8 @@ static void test_sums(void **state)
                         size += fabs((double)full[r * k + j] * (double)x[j]);
                     assert_true(fabs((double)sum[r] - exact) <= size * 1e-6);
                 }
-                const float *same[3] = {x, x, x};
-                for (int rows = 1; f->dot && rows <= KERN_DOT_ROWS; rows++) {
+                const float *same[4] = {x, x, x, x};
+                for (int rows = 1; f->dot && rows <= tables[t]->dot_rows; rows++) {
                     f->dot(row, same, rows, k, dot, 5);
                     for (int r = 0; r < 4 * rows; r++)
                         assert_memory_equal(&dot[r / 4 * 5 + r % 4], &sum[r % 4], 4);

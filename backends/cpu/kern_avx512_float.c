@@ -1,0 +1,221 @@
+/*
+ * AVX-512: float products. Tiles for many rows, bound by fused products; rows of weights or keys as they lie in F32,
+ * F16 and BF16 for up to four rows, bound by memory; attention's weighted sum of values as they lie.
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "config.h"
+
+#include <stddef.h>
+
+#include "kern.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+
+#include "kern_avx2.h"
+
+enum { LANES = 16 };
+
+/* The canonical sum's tree for four vectors: lanes l and l + 8 first. */
+INLINE __m128 reduce(const __m512 v[4])
+{
+    __m256 h[4];
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        h[i] = _mm256_add_ps(_mm512_castps512_ps256(v[i]),
+                             _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v[i]), 1)));
+    return kern_avx2_reduce(h[0], h[1], h[2], h[3]);
+}
+
+INLINE __mmask16 first(int64_t n)
+{
+    return n >= LANES ? 0xFFFF : (__mmask16)((1 << n) - 1);
+}
+
+/* ---- Tiles ------------------------------------------------------------------------------------------------------- */
+
+INLINE void tile_of(const int R, const float *w, int64_t ldw, const float *const *x, int64_t kc, float *c, int64_t ldc)
+{
+    __m512 acc[6][4], v[4];
+    int64_t k = 0;
+    UNROLL
+    for (int i = 0; i < R; i++)
+        UNROLL
+    for (int r = 0; r < 4; r++)
+        acc[i][r] = _mm512_setzero_ps();
+    for (; k + LANES <= kc; k += LANES) {
+        UNROLL
+        for (int r = 0; r < 4; r++)
+            v[r] = _mm512_loadu_ps(w + r * ldw + k);
+        UNROLL
+        for (int i = 0; i < R; i++) {
+            const __m512 u = _mm512_loadu_ps(x[i] + k);
+            UNROLL
+            for (int r = 0; r < 4; r++)
+                acc[i][r] = _mm512_fmadd_ps(v[r], u, acc[i][r]);
+        }
+    }
+    if (k < kc) {
+        UNROLL
+        for (int r = 0; r < 4; r++)
+            v[r] = _mm512_loadu_ps(w + r * ldw + k);
+        UNROLL
+        for (int i = 0; i < R; i++) {
+            const __m512 u = _mm512_maskz_loadu_ps(first(kc - k), x[i] + k);
+            UNROLL
+            for (int r = 0; r < 4; r++)
+                acc[i][r] = _mm512_fmadd_ps(v[r], u, acc[i][r]);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < R; i++)
+        _mm_storeu_ps(c + i * ldc, _mm_add_ps(_mm_loadu_ps(c + i * ldc), reduce(acc[i])));
+}
+
+static void tile(const float *w, int64_t ldw, const float *const *x, int64_t m, int64_t kc, float *c, int64_t ldc)
+{
+    int64_t i = 0;
+    for (; i + 6 <= m; i += 6)
+        tile_of(6, w, ldw, x + i, kc, c + i * ldc, ldc);
+    for (; i + 3 <= m; i += 3)
+        tile_of(3, w, ldw, x + i, kc, c + i * ldc, ldc);
+    for (; i < m; i++)
+        tile_of(1, w, ldw, x + i, kc, c + i * ldc, ldc);
+}
+
+/* ---- Rows as they lie -------------------------------------------------------------------------------------------- */
+
+/* Sixteen elements of an unquantized format. */
+INLINE __m512 get(const infer_format f, const uint8_t *p)
+{
+    if (f == INFER_FMT_F32)
+        return _mm512_loadu_ps(p);
+    const __m256i v = _mm256_loadu_si256((const void *)p);
+    return f == INFER_FMT_F16 ? _mm512_cvtph_ps(v)
+                              : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
+}
+
+/* kern_dot_fn for R rows of x; k a multiple of LANES. */
+INLINE void dot_of(const infer_format f, const int R, const uint8_t *const w[KERN_TILE], const float *const *x,
+                   int64_t k, float *out, int64_t ld)
+{
+    const int64_t bytes = f == INFER_FMT_F32 ? 4 : 2;
+    const uint8_t *next = w[0] + 4 * (w[1] - w[0]);
+    __m128 sum[4];
+    UNROLL
+    for (int i = 0; i < R; i++)
+        sum[i] = _mm_setzero_ps();
+    for (int64_t k0 = 0; k0 < k; k0 += KERN_CHUNK) {
+        const int64_t end = k - k0 < KERN_CHUNK ? k : k0 + KERN_CHUNK;
+        __m512 acc[4][4];
+        UNROLL
+        for (int i = 0; i < R; i++)
+            UNROLL
+        for (int r = 0; r < 4; r++)
+            acc[i][r] = _mm512_setzero_ps();
+        for (int64_t j = k0; j < end; j += LANES) {
+            UNROLL
+            for (int64_t b = 0; b < 4 * LANES * bytes; b += 64)
+                _mm_prefetch((const char *)next + 4 * bytes * j + b, _MM_HINT_T0);
+            __m512 v[4];
+            UNROLL
+            for (int r = 0; r < 4; r++)
+                v[r] = get(f, w[r] + bytes * j);
+            UNROLL
+            for (int i = 0; i < R; i++) {
+                const __m512 u = _mm512_loadu_ps(x[i] + j);
+                UNROLL
+                for (int r = 0; r < 4; r++)
+                    acc[i][r] = _mm512_fmadd_ps(v[r], u, acc[i][r]);
+            }
+        }
+        UNROLL
+        for (int i = 0; i < R; i++)
+            sum[i] = _mm_add_ps(sum[i], reduce(acc[i]));
+    }
+    UNROLL
+    for (int i = 0; i < R; i++)
+        _mm_storeu_ps(out + i * ld, sum[i]);
+}
+
+/* C vectors of columns of the weighted sum for R rows: each element one chain of fused products in the order of keys.
+ */
+INLINE void weigh_columns(const infer_format f, const int R, const int C, const uint8_t *const *where, int64_t at,
+                          int64_t n, const float *p, int64_t ldp, float *o, int64_t ldo, __mmask16 mask)
+{
+    __m512 acc[4][4], v[4];
+    UNROLL
+    for (int i = 0; i < R; i++)
+        UNROLL
+    for (int c = 0; c < C; c++)
+        acc[i][c] = _mm512_maskz_loadu_ps(mask, o + i * ldo + LANES * c);
+    for (int64_t t = 0; t < n; t++) {
+        UNROLL
+        for (int c = 0; c < C; c++)
+            v[c] = get(f, where[t] + at + (f == INFER_FMT_F32 ? 4 : 2) * LANES * c);
+        UNROLL
+        for (int i = 0; i < R; i++) {
+            const __m512 u = _mm512_set1_ps(p[i * ldp + t]);
+            UNROLL
+            for (int c = 0; c < C; c++)
+                acc[i][c] = _mm512_fmadd_ps(u, v[c], acc[i][c]);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < R; i++)
+        UNROLL
+    for (int c = 0; c < C; c++)
+        _mm512_mask_storeu_ps(o + i * ldo + LANES * c, mask, acc[i][c]);
+}
+
+/* kern_weigh_fn for R rows; dv a multiple of LANES. */
+INLINE void weigh_of(const infer_format f, const int R, const uint8_t *const *where, int64_t n, const float *p,
+                     int64_t ldp, float *o, int64_t ldo, int64_t dv)
+{
+    const int64_t bytes = f == INFER_FMT_F32 ? 4 : 2;
+    int64_t j = 0;
+    for (; j + 4 * LANES <= dv; j += 4 * LANES)
+        weigh_columns(f, R, 4, where, bytes * j, n, p, ldp, o + j, ldo, 0xFFFF);
+    for (; j < dv; j += LANES)
+        weigh_columns(f, R, 1, where, bytes * j, n, p, ldp, o + j, ldo, 0xFFFF);
+}
+
+#define PLAIN(id, name)                                                                                                \
+    static void dot_##name(const uint8_t *const w[KERN_TILE], const float *const *x, int rows, int64_t k, float *out,  \
+                           int64_t ld)                                                                                 \
+    {                                                                                                                  \
+        if (rows == 1)                                                                                                 \
+            dot_of(INFER_FMT_##id, 1, w, x, k, out, ld);                                                               \
+        else if (rows == 2)                                                                                            \
+            dot_of(INFER_FMT_##id, 2, w, x, k, out, ld);                                                               \
+        else if (rows == 3)                                                                                            \
+            dot_of(INFER_FMT_##id, 3, w, x, k, out, ld);                                                               \
+        else                                                                                                           \
+            dot_of(INFER_FMT_##id, 4, w, x, k, out, ld);                                                               \
+    }                                                                                                                  \
+    static void weigh_##name(const uint8_t *const *where, int64_t n, const float *p, int64_t ldp, int rows, float *o,  \
+                             int64_t ldo, int64_t dv)                                                                  \
+    {                                                                                                                  \
+        if (rows == 1)                                                                                                 \
+            weigh_of(INFER_FMT_##id, 1, where, n, p, ldp, o, ldo, dv);                                                 \
+        else if (rows == 2)                                                                                            \
+            weigh_of(INFER_FMT_##id, 2, where, n, p, ldp, o, ldo, dv);                                                 \
+        else if (rows == 3)                                                                                            \
+            weigh_of(INFER_FMT_##id, 3, where, n, p, ldp, o, ldo, dv);                                                 \
+        else                                                                                                           \
+            weigh_of(INFER_FMT_##id, 4, where, n, p, ldp, o, ldo, dv);                                                 \
+    }
+PLAIN(F32, f32)
+PLAIN(F16, f16)
+PLAIN(BF16, bf16)
+
+const kern_floats kern_avx512_floats = {
+    .tile = tile,
+    .dot = {[INFER_FMT_F32] = dot_f32, [INFER_FMT_F16] = dot_f16, [INFER_FMT_BF16] = dot_bf16},
+    .weigh = {[INFER_FMT_F32] = weigh_f32, [INFER_FMT_F16] = weigh_f16, [INFER_FMT_BF16] = weigh_bf16},
+};
+
+#else
+
+const kern_floats kern_avx512_floats = {.tile = NULL};
+
+#endif
