@@ -249,21 +249,31 @@ static const float *x_of(const product *p, int64_t item)
     return p->xf ? p->xf + r * p->w.k : (const float *)(const void *)cpu_row(p->x, r);
 }
 
-static void product_chunk(void *ctx, int64_t chunk, uint32_t worker)
+/* What a chunk is of: a block of items, a tile of weight rows. */
+static block chunk_of(const product *p, int64_t chunk, int64_t *n0, int64_t *nn)
 {
-    const product *p = ctx;
-    int64_t b = chunk / p->n_tiles, n0 = chunk % p->n_tiles * p->tile;
-    int64_t nn = p->w.n - n0 < p->tile ? p->w.n - n0 : p->tile;
-    block blk = {0, (int32_t)(b * p->block_rows), 0};
-    const float *x[BLOCK];
-    _Alignas(64) float c[BLOCK * TILE];
-    (void)worker;
+    const int64_t b = chunk / p->n_tiles;
+    *n0 = chunk % p->n_tiles * p->tile;
+    *nn = p->w.n - *n0 < p->tile ? p->w.n - *n0 : p->tile;
     if (p->blocks)
-        blk = p->blocks[b];
-    else
-        blk.m = (int32_t)(p->items - blk.first < p->block_rows ? p->items - blk.first : p->block_rows);
+        return p->blocks[b];
+    block blk = {0, (int32_t)(b * p->block_rows), 0};
+    blk.m = (int32_t)(p->items - blk.first < p->block_rows ? p->items - blk.first : p->block_rows);
+    return blk;
+}
+
+static int64_t item_at(const product *p, int64_t i)
+{
+    return p->list ? p->list[i] : i;
+}
+
+/* c[i * TILE + r]: item i of the block with weight row n0 + r. */
+static void sums_of(const product *p, const block *of, int64_t n0, int64_t nn, float *c)
+{
+    const block blk = *of;
+    const float *x[BLOCK];
     for (int64_t i = 0; i < blk.m && !p->xq; i++)
-        x[i] = x_of(p, p->list ? p->list[blk.first + i] : blk.first + i);
+        x[i] = x_of(p, item_at(p, blk.first + i));
     int direct = !p->w.panel && p->w.f->dot && !p->w.quant.scale_format && p->w.k % KERN_LANES == 0;
     if (p->xq)
         sums_panels(p, &blk, n0, nn, c);
@@ -273,8 +283,18 @@ static void product_chunk(void *ctx, int64_t chunk, uint32_t worker)
         sums_few(p, blk.e, x, blk.m, n0, nn, c);
     else
         sums_many(p, blk.e, x, blk.m, n0, nn, c);
+}
+
+static void product_chunk(void *ctx, int64_t chunk, uint32_t worker)
+{
+    const product *p = ctx;
+    int64_t n0, nn;
+    const block blk = chunk_of(p, chunk, &n0, &nn);
+    _Alignas(64) float c[BLOCK * TILE];
+    (void)worker;
+    sums_of(p, &blk, n0, nn, c);
     for (int64_t i = 0; i < blk.m; i++)
-        finish(p, p->list ? p->list[blk.first + i] : blk.first + i, n0, nn, c + i * TILE);
+        finish(p, item_at(p, blk.first + i), n0, nn, c + i * TILE);
 }
 
 /* ---- Preparation ----------------------------------------------------------------------------------------------- */
@@ -328,8 +348,8 @@ static void quantize_piece(void *ctx, int64_t first, int64_t end, uint32_t worke
     }
 }
 
-/* Cuts [0, items) into blocks and N into tiles, and runs. scratch: x_scratch bytes. */
-static void run_product(cpu_call *c, product *p, uint8_t *scratch)
+/* Cuts [0, items) into blocks and N into tiles, and makes of x what the sums need. scratch: x_scratch bytes. */
+static void prepare(cpu_call *c, product *p, uint8_t *scratch)
 {
     int64_t threads = cpu_team_size(c->dev->team);
     const int integers = p->w.panel && !p->exact;
@@ -354,13 +374,24 @@ static void run_product(cpu_call *c, product *p, uint8_t *scratch)
     while (p->tile > 16 && (p->w.n + p->tile - 1) / p->tile * p->n_blocks < threads * 6)
         p->tile /= 2;
     p->n_tiles = (p->w.n + p->tile - 1) / p->tile;
+}
+
+/* All chunks of a prepared product. */
+static void run_chunks(cpu_call *c, const product *p, cpu_chunk_fn fn, void *ctx)
+{
     int64_t chunks = p->n_tiles * p->n_blocks;
     if (p->w.n * p->w.k * p->items < 32768) { /* not worth waking anybody */
         for (int64_t i = 0; i < chunks; i++)
-            product_chunk(p, i, 0);
+            fn(ctx, i, 0);
         return;
     }
-    cpu_team_run(c->dev->team, chunks, product_chunk, p);
+    cpu_team_run(c->dev->team, chunks, fn, ctx);
+}
+
+static void run_product(cpu_call *c, product *p, uint8_t *scratch)
+{
+    prepare(c, p, scratch);
+    run_chunks(c, p, product_chunk, p);
 }
 
 /* Of MATMUL and MOE_MATMUL. */
@@ -430,60 +461,78 @@ void cpu_query_matmul(const infer_device *dev, const infer_op_desc *op, infer_op
     query_product(dev, op, cpu_tensor(op, 0)->shape[0], a);
 }
 
-/* ---- GATED_MLP: MATMUL twice, GLU, MATMUL, with float rows between --------------------------------------------- */
+/* ---- GATED_MLP -------------------------------------------------------------------------------------------------- */
 
-typedef struct glu_ctx {
-    const cpu_call *c;
+/* Both products of one tile, and their activation, by one thread; the hidden rows stay floats. */
+typedef struct gated {
+    product gate, up;
     infer_attrs_act a;
-    float *gate;
-    const float *up;
-    int64_t width;
-} glu_ctx;
+    float *hidden; /* [items][gate.w.n] */
+} gated;
 
-static void glu_piece(void *ctx, int64_t first, int64_t end, uint32_t worker)
+static void gated_chunk(void *ctx, int64_t chunk, uint32_t worker)
 {
-    const glu_ctx *g = ctx;
-    int64_t at = first * g->width;
+    const gated *g = ctx;
+    int64_t n0, nn;
+    const block blk = chunk_of(&g->gate, chunk, &n0, &nn);
+    _Alignas(64) float gate[BLOCK * TILE], up[BLOCK * TILE];
     (void)worker;
-    g->c->k->act(g->a.act, g->a.limit, g->gate + at, g->up + at, g->gate + at, (end - first) * g->width);
+    sums_of(&g->gate, &blk, n0, nn, gate);
+    sums_of(&g->up, &blk, n0, nn, up);
+    for (int64_t i = 0; i < blk.m; i++)
+        g->gate.c->k->act(g->a.act, g->a.limit, gate + i * TILE, up + i * TILE,
+                          g->hidden + (blk.first + i) * g->gate.w.n + n0, nn);
 }
 
-/* Rows of floats in scratch as an operand. */
-static cpu_view rows_view(uint8_t *p, int64_t rows, int64_t width)
+/* Whether two products can read the same prepared x. */
+static int same_x(const product *a, const product *b)
 {
-    return (cpu_view){.p = p,
-                      .format = INFER_FMT_F32,
-                      .rank = 2,
-                      .shape = {rows, width, 1, 1},
-                      .stride = {width * (int64_t)sizeof(float), 0, 0, 0},
-                      .per_row = 1,
-                      .width = width};
+    return !a->w.panel == !b->w.panel && (!a->w.panel || a->w.panel->zero == b->w.panel->zero);
 }
 
 infer_status cpu_run_gated_mlp(cpu_call *c)
 {
-    int64_t hidden = cpu_in(c, 1)->shape[0], rows = c->rows;
-    uint64_t bytes = align64((uint64_t)(rows * hidden) * sizeof(float));
-    cpu_view gate = rows_view(c->scratch, rows, hidden), up = rows_view(c->scratch + bytes, rows, hidden);
-    glu_ctx g = {.c = c, .gate = (float *)(void *)gate.p, .up = (const float *)(void *)up.p, .width = hidden};
+    const cpu_view *x = cpu_in(c, 0);
+    const int64_t hidden = cpu_in(c, 1)->shape[0], rows = c->rows;
+    uint8_t *scratch = c->scratch + align64((uint64_t)(rows * hidden) * sizeof(float));
+    gated g = {.gate = {.c = c, .x = x, .x_div = 1, .items = rows, .scale = 1}, .hidden = (float *)(void *)c->scratch};
     cpu_attrs(c->op, &g.a, sizeof g.a);
-    for (uint32_t i = 0; i < 3; i++) {
-        product p = {.c = c, .x = cpu_in(c, 0), .y = i ? &up : &gate, .x_div = 1, .items = rows, .scale = 1};
-        cpu_weight_open(&p.w, c, 1 + i);
-        if (i == 2) {
-            cpu_split(c->dev, rows, hidden * 2, glu_piece, &g);
-            p.x = &gate;
-            p.y = cpu_out(c, 0);
-            p.n_epilogue = c->op->n_epilogue;
+    g.up = g.gate;
+    cpu_weight_open(&g.gate.w, c, 1);
+    cpu_weight_open(&g.up.w, c, 2);
+    prepare(c, &g.gate, scratch);
+    if (same_x(&g.gate, &g.up)) {
+        const cpu_weight up = g.up.w;
+        g.up = g.gate;
+        g.up.w = up;
+    } else {
+        prepare(c, &g.up, scratch + x_scratch(cpu_tensor(c->op, 1), x->format, 0, rows, rows));
+        if (g.up.block_rows != g.gate.block_rows) { /* integers come in whole tiles: as the one that has them */
+            product *plain = g.up.w.panel ? &g.gate : &g.up;
+            const product *tiled = g.up.w.panel ? &g.up : &g.gate;
+            plain->block_rows = tiled->block_rows;
+            plain->n_blocks = tiled->n_blocks;
         }
-        run_product(c, &p, c->scratch + 2 * bytes);
     }
+    run_chunks(c, &g.gate, gated_chunk, &g);
+    const cpu_view h = {.p = c->scratch,
+                        .format = INFER_FMT_F32,
+                        .rank = 2,
+                        .shape = {rows, hidden, 1, 1},
+                        .stride = {hidden * (int64_t)sizeof(float), 0, 0, 0},
+                        .per_row = 1,
+                        .width = hidden};
+    product down = {.c = c, .x = &h, .y = cpu_out(c, 0), .x_div = 1, .items = rows, .scale = 1};
+    down.n_epilogue = c->op->n_epilogue;
+    cpu_weight_open(&down.w, c, 3);
+    run_product(c, &down, scratch);
     return INFER_OK;
 }
 
 void cpu_query_gated_mlp(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
-    const int64_t rows = cpu_tensor(op, 0)->shape[0];
+    const infer_tensor_desc *x = cpu_tensor(op, 0);
+    const int64_t rows = x->shape[0];
     if (!query_product(dev, op, rows, a))
         return;
     for (uint32_t i = 2; i <= 3 && a->level; i++)
@@ -491,15 +540,12 @@ void cpu_query_gated_mlp(const infer_device *dev, const infer_op_desc *op, infer
             a->level = INFER_LEVEL_NO;
             a->why = INFER_WHY_FORMAT;
             a->which = i;
+            return;
         }
-    if (!a->level)
-        return;
-    a->level = INFER_LEVEL_COMPOSED;
-    for (uint32_t i = 2; i <= 3; i++) { /* one after the other, in the same place */
-        uint64_t own = x_scratch(cpu_tensor(op, i), i == 3 ? INFER_FMT_F32 : cpu_tensor(op, 0)->format, 0, rows, rows);
-        a->scratch_bytes = own > a->scratch_bytes ? own : a->scratch_bytes;
-    }
-    a->scratch_bytes += 2 * align64((uint64_t)(rows * cpu_tensor(op, 1)->shape[0]) * sizeof(float));
+    uint64_t first = a->scratch_bytes + x_scratch(cpu_tensor(op, 2), x->format, 0, rows, rows);
+    uint64_t second = x_scratch(cpu_tensor(op, 3), INFER_FMT_F32, 0, rows, rows);
+    a->scratch_bytes =
+        align64((uint64_t)(rows * cpu_tensor(op, 1)->shape[0]) * sizeof(float)) + (first > second ? first : second);
 }
 
 /* ---- Items that choose their matrix ---------------------------------------------------------------------------- */

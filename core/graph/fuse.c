@@ -35,7 +35,56 @@ static int accepts(const infer_graph *g, const infer_graph_target *t, infer_gnod
     return 1;
 }
 
-/* MATMUL -> ADD with a value that is older than the product: the product adds it while storing. */
+/* The MATMUL, without bias, scale or steps after it, that makes v for node `user` alone; NULL: something else does. */
+static infer_gnode *plain_product(infer_graph *g, const fuse_maps *m, infer_val v, const infer_gnode *user)
+{
+    infer_val root = v < 0 ? v : infer_graph_root(g, v);
+    if (v < 0 || v != root || g->vals[v].kind != INFER_VAL_ACT || g->vals[v].keep || m->uses[v] != 1 || m->maker[v] < 0)
+        return NULL;
+    infer_gnode *n = &g->nodes[m->maker[v]];
+    const infer_attrs_matmul *a = &n->attrs.matmul;
+    int plain = n->op == INFER_OP_MATMUL && !n->removed && n->dev == user->dev && n->program == user->program &&
+                !n->n_epilogue && (n->n_in < 3 || n->in[2] < 0);
+    return plain && (!n->attrs_size || ((a->scale == 0 || a->scale == 1) && a->act_format == INFER_FMT_NONE)) ? n
+                                                                                                              : NULL;
+}
+
+/* MATMUL and MATMUL of one value -> GLU -> MATMUL: one op, which reads that value once. */
+static int fuse_gated_mlp(infer_graph *g, const infer_graph_target *t, int32_t i, fuse_maps *m)
+{
+    infer_gnode *down = &g->nodes[i];
+    const infer_attrs_matmul *a = &down->attrs.matmul;
+    if (down->op != INFER_OP_MATMUL || down->n_epilogue || (down->n_in > 2 && down->in[2] >= 0) ||
+        (down->attrs_size && ((a->scale != 0 && a->scale != 1) || a->act_format != INFER_FMT_NONE)))
+        return 0;
+    infer_val h = down->in[0];
+    if (h < 0 || h != infer_graph_root(g, h) || m->uses[h] != 1 || m->maker[h] < 0 || g->vals[h].keep)
+        return 0;
+    infer_gnode *glu = &g->nodes[m->maker[h]];
+    if (glu->op != INFER_OP_GLU || glu->removed || glu->dev != down->dev || glu->program != down->program)
+        return 0;
+    infer_gnode *gate = plain_product(g, m, glu->in[0], down), *up = plain_product(g, m, glu->in[1], down);
+    if (!gate || !up || gate->in[0] != up->in[0])
+        return 0;
+    infer_gnode cand = *down;
+    cand.op = INFER_OP_GATED_MLP;
+    cand.attrs = glu->attrs;
+    cand.attrs_size = glu->attrs_size;
+    cand.in[0] = gate->in[0];
+    cand.in[1] = gate->in[1];
+    cand.in[2] = up->in[1];
+    cand.in[3] = down->in[1];
+    cand.n_in = 4;
+    if (!accepts(g, t, &cand))
+        return 0;
+    gate->removed = up->removed = glu->removed = 1;
+    m->uses[infer_graph_root(g, cand.in[0])]--;
+    m->uses[h] = m->uses[glu->in[0]] = m->uses[glu->in[1]] = 0;
+    *down = cand;
+    return 1;
+}
+
+/* MATMUL or GATED_MLP -> ADD with a value that is older than the product: the product adds it while storing. */
 static int fuse_residual(infer_graph *g, const infer_graph_target *t, int32_t i, fuse_maps *m)
 {
     infer_gnode *add = &g->nodes[i];
@@ -51,8 +100,8 @@ static int fuse_residual(infer_graph *g, const infer_graph_target *t, int32_t i,
         if (mi < 0 || m->uses[root] != 1 || prod != root || m->maker[infer_graph_root(g, other)] > mi)
             continue;
         infer_gnode *mat = &g->nodes[mi];
-        if (mat->op != INFER_OP_MATMUL || mat->dev != add->dev || mat->program != add->program || mat->n_epilogue ||
-            mat->removed || mat->n_in >= INFER_OP_MAX_OPERANDS)
+        if ((mat->op != INFER_OP_MATMUL && mat->op != INFER_OP_GATED_MLP) || mat->dev != add->dev ||
+            mat->program != add->program || mat->n_epilogue || mat->removed || mat->n_in >= INFER_OP_MAX_OPERANDS)
             continue;
         infer_gnode cand = *mat;
         while (cand.n_in < infer_op_get(mat->op)->n_in_max) /* operands of steps stand after all of the op's own */
@@ -107,6 +156,7 @@ static int fuse_add_norm(infer_graph *g, const infer_graph_target *t, int32_t i,
 }
 
 static int (*const patterns[])(infer_graph *, const infer_graph_target *, int32_t, fuse_maps *) = {
+    fuse_gated_mlp,
     fuse_residual,
     fuse_add_norm,
 };
