@@ -137,8 +137,8 @@ static uint32_t count_cores(const infer_topo *t)
     return n;
 }
 
-/* Whether the kernel describes its processors. Without (a container that hides them, a root without /sys) hwloc's reader
- * of it would write to standard error and find nothing. */
+/* Whether the kernel describes its processors. Without (a container that hides them, a root without /sys) hwloc's
+ * reader of it would write to standard error and find nothing. */
 static int has_sysfs(void)
 {
     return getenv("HWLOC_FSROOT") || access("/sys/bus/cpu/devices/cpu0/topology", R_OK) == 0 ||
