@@ -34,7 +34,7 @@ static const tile_config config16 = {.palette = 1,
 INLINE void finish(const shape f, const int32_t *hi, const int32_t *lo, const uint8_t *tile, int h, __m512 scale,
                    __m512 min, __m512 *acc)
 {
-    const int n = f.sub == 16 ? PANEL_X_N16 + 4 * h : PANEL_X_N, ds = f.sub == 16 ? PANEL_X_DS16 + 4 * h : PANEL_X_DS;
+    const int n = zero_at(f, h), ds = sum_at(f, h);
     UNROLL
     for (int r = 0; r < TILE; r++) {
         __m512i s = _mm512_add_epi32(_mm512_slli_epi32(load((const uint8_t *)(hi + TILE * r)), 8),
@@ -58,7 +58,7 @@ INLINE void chunk_tile(const shape f, const chunk *u, const uint8_t *x, int64_t 
     UNROLL
     for (int r = 0; r < TILE; r++)
         acc[r] = _mm512_loadu_ps(c + r * ldc);
-    const int halves = 32 / (int)f.sub;
+    const int halves = 32 / f.sub;
     for (int64_t s = 0; s < n * halves + LAG; s++) {
         if (s < n * halves) {
             const int64_t b = s / halves, h = s % halves;
@@ -89,7 +89,7 @@ INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m
 {
     const uint8_t *w = unit_at(f, panel, b0);
     if (m <= FEW_ROWS) {
-        few_rows(f, m, w, x + b0 * m * PANEL_X_BYTES, nb, c, ldc);
+        PANEL_BY_FEW(m, few, f, w, x + b0 * m * PANEL_X_BYTES, nb, c, ldc);
         return;
     }
     if (m >= TILE)
@@ -104,22 +104,14 @@ INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m
             if (rows == TILE)
                 chunk_tile(f, &u, tile, n, c + i * ldc, ldc);
             else
-                tile_rows(f, rows, &u, tile, n, c + i * ldc, ldc);
+                PANEL_BY_ROWS(rows, chunk_rows, f, &u, tile, n, c + i * ldc, ldc);
         }
     }
     if (m >= TILE)
         _tile_release();
 }
 
-#define DOT(id, name, ...)                                                                                             \
-    static void dot_##name(const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,                  \
-                           int64_t row_blocks, float *c, int64_t ldc)                                                  \
-    {                                                                                                                  \
-        const shape f = __VA_ARGS__;                                                                                   \
-        dot(f, panel, x, m, b0, nb, row_blocks, c, ldc);                                                               \
-    }
-PANEL_SHAPES(DOT)
-
+PANEL_SHAPES(PANEL_DOT)
 #define ROW(id, name, ...) [INFER_FMT_##id] = dot_##name,
 static const panel_dot_fn dots[INFER_FMT_COUNT] = {PANEL_SHAPES(ROW)};
 

@@ -5,15 +5,7 @@
 #include <immintrin.h>
 
 #include "kern.h"
-
-#define INLINE static inline __attribute__((always_inline))
-
-/* Before a loop of a few turns over vectors that must stay in registers: optimisation level 2 would leave it a loop. */
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "kern_panel.h"
 
 /* The sums ((0+1)+(2+3)) + ((4+5)+(6+7)) of four vectors. */
 static inline __m128 kern_avx2_reduce(__m256 a, __m256 b, __m256 c, __m256 d)

@@ -18,14 +18,11 @@
 
 enum { HALF = PANEL_ROWS / 2 };
 
-/* What an instance of the code below is compiled for: constants after inlining. */
-typedef struct shape {
-    uint32_t low, high;
-    panel_scale scale;
-    uint32_t sub, unit, head_bytes, scale_bytes, block_bytes;
-    const int8_t *lut;
-    int steps; /* how many sums of two products of a code and a signed byte fit into 16 bits */
-} shape;
+/* How many sums of two products of a code and a signed byte fit into 16 bits: 2 * 128 * the largest code each. */
+INLINE int steps_of(const shape f)
+{
+    return f.lut ? 4 : f.low + f.high <= 4 ? 8 : f.low + f.high == 5 ? 4 : 2;
+}
 
 /* ---- Codes and scales -------------------------------------------------------------------------------------------- */
 
@@ -60,7 +57,7 @@ INLINE void codes(const shape f, const uint8_t *p, __m256i q[PANEL_STEPS])
         __m256i v = load(p), bit = _mm256_set1_epi8((char)(1 << f.low));
         UNROLL
         for (int t = 0; t < 8; t++) {
-            __m256i s = t < (int)f.low ? _mm256_slli_epi16(v, (int)f.low - t) : _mm256_srli_epi16(v, t - (int)f.low);
+            __m256i s = t < f.low ? _mm256_slli_epi16(v, f.low - t) : _mm256_srli_epi16(v, t - f.low);
             q[t] = _mm256_or_si256(q[t], _mm256_and_si256(s, bit));
         }
     }
@@ -70,7 +67,7 @@ INLINE void codes(const shape f, const uint8_t *p, __m256i q[PANEL_STEPS])
         __m256i v = load(p + 64 * j), bits = _mm256_set1_epi8((char)(3 << f.low));
         UNROLL
         for (int s = 0; s < 4; s++) {
-            int up = (int)f.low - 2 * s;
+            int up = f.low - 2 * s;
             __m256i w = up > 0 ? _mm256_slli_epi16(v, up) : _mm256_srli_epi16(v, -up);
             q[j + 2 * s] = _mm256_or_si256(q[j + 2 * s], _mm256_and_si256(w, bits));
         }
@@ -135,11 +132,6 @@ INLINE void scales(const shape f, const uint8_t *head, const uint8_t *block, int
     }
 }
 
-INLINE int has_min(const shape f)
-{
-    return f.scale == PANEL_F16_MIN || f.scale == PANEL_K_MIN || f.scale == PANEL_K4_MIN;
-}
-
 /* ---- The sum ----------------------------------------------------------------------------------------------------- */
 
 INLINE __m256i int_at(const uint8_t *p)
@@ -176,11 +168,12 @@ INLINE void add(const shape f, const int R, const __m256i *q, const uint8_t *til
                 __m256 *acc)
 {
     const int t0 = f.sub == 16 ? 4 * h : 0, t1 = f.sub == 16 ? 4 * h + 4 : 8;
-    const int n = f.sub == 16 ? PANEL_X_N16 + 4 * h : PANEL_X_N, ds = f.sub == 16 ? PANEL_X_DS16 + 4 * h : PANEL_X_DS;
+    const int n = zero_at(f, h), ds = sum_at(f, h);
     UNROLL
     for (int r = 0; r < R; r++) {
-        __m256i s = byte_sum(f.steps, R, q, tile + PANEL_X_HI * R + 4 * r, t0, t1);
-        s = _mm256_add_epi32(_mm256_slli_epi32(s, 8), byte_sum(f.steps, R, q, tile + PANEL_X_LO * R + 4 * r, t0, t1));
+        __m256i s = byte_sum(steps_of(f), R, q, tile + PANEL_X_HI * R + 4 * r, t0, t1);
+        s = _mm256_add_epi32(_mm256_slli_epi32(s, 8),
+                             byte_sum(steps_of(f), R, q, tile + PANEL_X_LO * R + 4 * r, t0, t1));
         if (!has_min(f))
             s = _mm256_add_epi32(s, int_at(tile + n * R + 4 * r));
         acc[2 * r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s),
@@ -222,7 +215,7 @@ INLINE void rows(const shape f, const int R, const uint8_t *w, const uint8_t *x,
         w += f.head_bytes;
         for (int64_t i = 0; i < per; i++, b++, w += f.block_bytes, x += R * PANEL_X_BYTES) {
             UNROLL
-            for (uint32_t a = 0; a < f.block_bytes; a += 64)
+            for (int a = 0; a < f.block_bytes; a += 64)
                 _mm_prefetch((const char *)w + AHEAD + a, _MM_HINT_T0);
             block_rows(f, R, head, w, x, acc);
         }
@@ -250,7 +243,7 @@ INLINE const uint8_t *unpack(const shape f, const uint8_t *w, int64_t n, chunk *
         for (int64_t i = 0; i < per; i++, b++, w += f.block_bytes)
             for (int half = 0; half < 2; half++) {
                 codes(f, w + f.scale_bytes + 32 * half, u->q[b][half]);
-                for (int h = 0; h < 32 / (int)f.sub; h++)
+                for (int h = 0; h < 32 / f.sub; h++)
                     scales(f, head, w, h, HALF * half, &u->scale[b][half][h], &u->min[b][half][h]);
             }
     }
@@ -266,7 +259,7 @@ INLINE void chunk_rows(const shape f, const int R, const chunk *u, const uint8_t
         for (int r = 0; r < R; r++)
             acc[2 * r] = _mm256_loadu_ps(c + r * ldc + HALF * half);
         for (int64_t b = 0; b < n; b++, tile += R * PANEL_X_BYTES)
-            for (int h = 0; h < 32 / (int)f.sub; h++)
+            for (int h = 0; h < 32 / f.sub; h++)
                 add(f, R, u->q[b][half], tile, h, u->scale[b][half][h], u->min[b][half][h], acc);
         UNROLL
         for (int r = 0; r < R; r++)
@@ -277,23 +270,10 @@ INLINE void chunk_rows(const shape f, const int R, const chunk *u, const uint8_t
 INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,
                 int64_t row_blocks, float *c, int64_t ldc)
 {
-    const int64_t per = f.unit / PANEL_BLOCK, unit_bytes = (int64_t)f.head_bytes + per * f.block_bytes;
-    const uint8_t *w = panel + b0 / per * unit_bytes;
-    switch (m) {
-    case 1:
-        rows(f, 1, w, x + b0 * PANEL_X_BYTES, nb, c, ldc);
+    const uint8_t *w = unit_at(f, panel, b0);
+    if (m <= 4) {
+        PANEL_BY_FEW(m, rows, f, w, x + b0 * m * PANEL_X_BYTES, nb, c, ldc);
         return;
-    case 2:
-        rows(f, 2, w, x + b0 * 2 * PANEL_X_BYTES, nb, c, ldc);
-        return;
-    case 3:
-        rows(f, 3, w, x + b0 * 3 * PANEL_X_BYTES, nb, c, ldc);
-        return;
-    case 4:
-        rows(f, 4, w, x + b0 * 4 * PANEL_X_BYTES, nb, c, ldc);
-        return;
-    default:
-        break;
     }
     chunk u;
     for (int64_t at = 0; at < nb; at += CHUNK) {
@@ -302,57 +282,14 @@ INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m
         for (int64_t i = 0, R; i < m; i += R) {
             R = panel_tile_rows(m - i, PANEL_TILE);
             const uint8_t *tile = x + (i * row_blocks + (b0 + at) * R) * PANEL_X_BYTES;
-            float *to = c + i * ldc;
-            switch (R) {
-            case 12:
-                chunk_rows(f, 12, &u, tile, n, to, ldc);
-                break;
-            case 8:
-                chunk_rows(f, 8, &u, tile, n, to, ldc);
-                break;
-            case 4:
-                chunk_rows(f, 4, &u, tile, n, to, ldc);
-                break;
-            case 3:
-                chunk_rows(f, 3, &u, tile, n, to, ldc);
-                break;
-            case 2:
-                chunk_rows(f, 2, &u, tile, n, to, ldc);
-                break;
-            default:
-                chunk_rows(f, 1, &u, tile, n, to, ldc);
-                break;
-            }
+            PANEL_BY_ROWS(R, chunk_rows, f, &u, tile, n, c + i * ldc, ldc);
         }
     }
 }
 
-#define DOT(name, low_, high_, kind, sub_, unit_, head, scale_n, lut_, steps_)                                         \
-    static void dot_##name(const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,                  \
-                           int64_t row_blocks, float *c, int64_t ldc)                                                  \
-    {                                                                                                                  \
-        const shape f = {low_, high_, kind, sub_, unit_, head, scale_n, (scale_n) + 64 * ((low_) + (high_)),           \
-                         lut_, steps_};                                                                                \
-        dot(f, panel, x, m, b0, nb, row_blocks, c, ldc);                                                               \
-    }
-/* Steps: 2 * 128 * the largest code, so many times, is below 32768. */
-DOT(q4_0, 4, 0, PANEL_F16, 32, 32, 0, 32, NULL, 8)
-DOT(q4_1, 4, 0, PANEL_F16_MIN, 32, 32, 0, 64, NULL, 8)
-DOT(q5_0, 4, 1, PANEL_F16, 32, 32, 0, 32, NULL, 4)
-DOT(q5_1, 4, 1, PANEL_F16_MIN, 32, 32, 0, 64, NULL, 4)
-DOT(mxfp4, 4, 0, PANEL_E8M0, 32, 32, 0, 16, panel_mxfp4, 4)
-DOT(q2_k, 2, 0, PANEL_K4_MIN, 16, 256, 64, 32, NULL, 8)
-DOT(q3_k, 2, 1, PANEL_K_I8, 16, 256, 32, 32, NULL, 8)
-DOT(q4_k, 4, 0, PANEL_K_MIN, 32, 256, 64, 32, NULL, 8)
-DOT(q5_k, 4, 1, PANEL_K_MIN, 32, 256, 64, 32, NULL, 4)
-DOT(q6_k, 4, 2, PANEL_K_I8, 16, 256, 32, 32, NULL, 2)
-
-static const panel_dot_fn dots[INFER_FMT_COUNT] = {
-    [INFER_FMT_Q4_0] = dot_q4_0, [INFER_FMT_Q4_1] = dot_q4_1,   [INFER_FMT_Q5_0] = dot_q5_0,
-    [INFER_FMT_Q5_1] = dot_q5_1, [INFER_FMT_MXFP4] = dot_mxfp4, [INFER_FMT_Q2_K] = dot_q2_k,
-    [INFER_FMT_Q3_K] = dot_q3_k, [INFER_FMT_Q4_K] = dot_q4_k,   [INFER_FMT_Q5_K] = dot_q5_k,
-    [INFER_FMT_Q6_K] = dot_q6_k,
-};
+PANEL_SHAPES_BELOW_8(PANEL_DOT)
+#define ROW(id, name, ...) [INFER_FMT_##id] = dot_##name,
+static const panel_dot_fn dots[INFER_FMT_COUNT] = {PANEL_SHAPES_BELOW_8(ROW)};
 
 /* ---- Activations ------------------------------------------------------------------------------------------------- */
 

@@ -18,7 +18,7 @@ INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m
 {
     const uint8_t *w = unit_at(f, panel, b0);
     if (m <= FEW_ROWS) {
-        few_rows(f, m, w, x + b0 * m * PANEL_X_BYTES, nb, c, ldc);
+        PANEL_BY_FEW(m, few, f, w, x + b0 * m * PANEL_X_BYTES, nb, c, ldc);
         return;
     }
     chunk u;
@@ -27,20 +27,13 @@ INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m
         w = unpack(f, w, n, &u);
         for (int64_t i = 0, rows; i < m; i += rows) {
             rows = panel_tile_rows(m - i, PANEL_TILE);
-            tile_rows(f, rows, &u, x + (i * row_blocks + (b0 + at) * rows) * PANEL_X_BYTES, n, c + i * ldc, ldc);
+            const uint8_t *tile = x + (i * row_blocks + (b0 + at) * rows) * PANEL_X_BYTES;
+            PANEL_BY_ROWS(rows, chunk_rows, f, &u, tile, n, c + i * ldc, ldc);
         }
     }
 }
 
-#define DOT(id, name, ...)                                                                                             \
-    static void dot_##name(const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,                  \
-                           int64_t row_blocks, float *c, int64_t ldc)                                                  \
-    {                                                                                                                  \
-        const shape f = __VA_ARGS__;                                                                                   \
-        dot(f, panel, x, m, b0, nb, row_blocks, c, ldc);                                                               \
-    }
-PANEL_SHAPES(DOT)
-
+PANEL_SHAPES(PANEL_DOT)
 #define ROW(id, name, ...) [INFER_FMT_##id] = dot_##name,
 static const panel_dot_fn dots[INFER_FMT_COUNT] = {PANEL_SHAPES(ROW)};
 

@@ -11,14 +11,6 @@
 #include "kern_avx2.h"
 #include "panel.h"
 
-/* What an instance of the code below is compiled for: constants after inlining. */
-typedef struct shape {
-    uint32_t low, high;
-    panel_scale scale;
-    uint32_t sub, unit, head_bytes, scale_bytes, block_bytes;
-    const int8_t *lut;
-} shape;
-
 /* ---- Codes and scales -------------------------------------------------------------------------------------------- */
 
 INLINE __m512i load(const uint8_t *p)
@@ -55,8 +47,7 @@ INLINE void codes(const shape f, const uint8_t *p, __m512i q[PANEL_STEPS])
         __m512i v = load(p), bit = _mm512_set1_epi8((char)(1 << f.low));
         UNROLL
         for (int t = 0; t < 8; t++) { /* q | (v moved so that bit t is bit `low`) & bit */
-            __m512i s =
-                t < (int)f.low ? _mm512_slli_epi16(v, f.low - (uint32_t)t) : _mm512_srli_epi16(v, (uint32_t)t - f.low);
+            __m512i s = t < f.low ? _mm512_slli_epi16(v, f.low - t) : _mm512_srli_epi16(v, t - f.low);
             q[t] = _mm512_ternarylogic_epi32(q[t], s, bit, 0xF8);
         }
     }
@@ -66,8 +57,7 @@ INLINE void codes(const shape f, const uint8_t *p, __m512i q[PANEL_STEPS])
         __m512i v = load(p + 64 * j), bits = _mm512_set1_epi8((char)(3 << f.low));
         UNROLL
         for (int s = 0; s < 4; s++) {
-            __m512i w = 2 * s < (int)f.low ? _mm512_slli_epi16(v, f.low - 2 * (uint32_t)s)
-                                           : _mm512_srli_epi16(v, 2 * (uint32_t)s - f.low);
+            __m512i w = 2 * s < f.low ? _mm512_slli_epi16(v, f.low - 2 * s) : _mm512_srli_epi16(v, 2 * s - f.low);
             q[j + 2 * s] = _mm512_ternarylogic_epi32(q[j + 2 * s], w, bits, 0xF8);
         }
     }
@@ -132,11 +122,6 @@ INLINE void scales(const shape f, const uint8_t *head, const uint8_t *block, int
     }
 }
 
-INLINE int has_min(const shape f)
-{
-    return f.scale == PANEL_F16_MIN || f.scale == PANEL_K_MIN || f.scale == PANEL_K4_MIN;
-}
-
 /* ---- The sum ----------------------------------------------------------------------------------------------------- */
 
 INLINE __m512i int_at(const uint8_t *p)
@@ -156,7 +141,7 @@ INLINE void add(const shape f, const int R, const __m512i *q, const uint8_t *til
                 __m512 *acc)
 {
     const int t0 = f.sub == 16 ? 4 * h : 0, t1 = f.sub == 16 ? 4 * h + 4 : 8;
-    const int n = f.sub == 16 ? PANEL_X_N16 + 4 * h : PANEL_X_N, ds = f.sub == 16 ? PANEL_X_DS16 + 4 * h : PANEL_X_DS;
+    const int n = zero_at(f, h), ds = sum_at(f, h);
     __m512i s[PANEL_TILE];
     UNROLL
     for (int r = 0; r < R; r++)
@@ -202,7 +187,7 @@ INLINE void few(const shape f, const int R, const uint8_t *w, const uint8_t *x, 
             __m512i q[PANEL_STEPS];
             __m512 scale, min = _mm512_setzero_ps();
             UNROLL
-            for (uint32_t a = 0; a < f.block_bytes; a += 64)
+            for (int a = 0; a < f.block_bytes; a += 64)
                 _mm_prefetch((const char *)w + AHEAD + a, _MM_HINT_T0);
             codes(f, w + f.scale_bytes, q);
             scales(f, head, w, 0, &scale, &min);
@@ -233,7 +218,7 @@ INLINE const uint8_t *unpack(const shape f, const uint8_t *w, int64_t n, chunk *
         w += f.head_bytes;
         for (int64_t i = 0; i < per; i++, b++, w += f.block_bytes) {
             codes(f, w + f.scale_bytes, u->q[b]);
-            for (int h = 0; h < 32 / (int)f.sub; h++)
+            for (int h = 0; h < 32 / f.sub; h++)
                 scales(f, head, w, h, &u->scale[b][h], &u->min[b][h]);
         }
     }
@@ -256,59 +241,8 @@ INLINE void chunk_rows(const shape f, const int R, const chunk *u, const uint8_t
         _mm512_storeu_ps(c + r * ldc, acc[r]);
 }
 
-/* A tile of `rows` rows against a chunk. */
-INLINE void tile_rows(const shape f, int64_t rows, const chunk *u, const uint8_t *tile, int64_t n, float *to,
-                      int64_t ldc)
-{
-    switch (rows) {
-    case 12:
-        chunk_rows(f, 12, u, tile, n, to, ldc);
-        break;
-    case 8:
-        chunk_rows(f, 8, u, tile, n, to, ldc);
-        break;
-    case 4:
-        chunk_rows(f, 4, u, tile, n, to, ldc);
-        break;
-    case 3:
-        chunk_rows(f, 3, u, tile, n, to, ldc);
-        break;
-    case 2:
-        chunk_rows(f, 2, u, tile, n, to, ldc);
-        break;
-    default:
-        chunk_rows(f, 1, u, tile, n, to, ldc);
-        break;
-    }
-}
-
-/* Up to FEW_ROWS rows as one tile, codes straight from memory. */
+/* Up to so many rows are one tile that reads codes straight from memory. */
 enum { FEW_ROWS = 4 };
-INLINE void few_rows(const shape f, int64_t rows, const uint8_t *w, const uint8_t *tile, int64_t nb, float *c,
-                     int64_t ldc)
-{
-    switch (rows) {
-    case 4:
-        few(f, 4, w, tile, nb, c, ldc);
-        break;
-    case 3:
-        few(f, 3, w, tile, nb, c, ldc);
-        break;
-    case 2:
-        few(f, 2, w, tile, nb, c, ldc);
-        break;
-    default:
-        few(f, 1, w, tile, nb, c, ldc);
-        break;
-    }
-}
-
-/* First block of the panel's blocks b0 and on. */
-INLINE const uint8_t *unit_at(const shape f, const uint8_t *panel, int64_t b0)
-{
-    const int64_t per = f.unit / PANEL_BLOCK;
-    return panel + b0 / per * ((int64_t)f.head_bytes + per * f.block_bytes);
-}
 
 /* ---- Activations ------------------------------------------------------------------------------------------------- */
 
@@ -353,24 +287,5 @@ INLINE void quantize_rows(const float *x, int64_t k, int32_t zero, uint8_t *tile
         panel_put_numbers(tile, rows, r, d, sum[0], sum[1], zero);
     }
 }
-
-/* Calls X(id, name, shape) for every format of panels; a shape's constants must be so at compile time, and the test
- * compares what comes out with panel_formats. */
-#define SHAPE(low, high, kind, sub, unit, head, scales, lut)                                                           \
-    {                                                                                                                  \
-        low, high, kind, sub, unit, head, scales, (scales) + 64 * ((low) + (high)), lut                                \
-    }
-#define PANEL_SHAPES(X)                                                                                                \
-    X(Q8_0, q8_0, SHAPE(8, 0, PANEL_F16, 32, 32, 0, 32, NULL))                                                         \
-    X(Q4_0, q4_0, SHAPE(4, 0, PANEL_F16, 32, 32, 0, 32, NULL))                                                         \
-    X(Q4_1, q4_1, SHAPE(4, 0, PANEL_F16_MIN, 32, 32, 0, 64, NULL))                                                     \
-    X(Q5_0, q5_0, SHAPE(4, 1, PANEL_F16, 32, 32, 0, 32, NULL))                                                         \
-    X(Q5_1, q5_1, SHAPE(4, 1, PANEL_F16_MIN, 32, 32, 0, 64, NULL))                                                     \
-    X(MXFP4, mxfp4, SHAPE(4, 0, PANEL_E8M0, 32, 32, 0, 16, panel_mxfp4))                                               \
-    X(Q2_K, q2_k, SHAPE(2, 0, PANEL_K4_MIN, 16, 256, 64, 32, NULL))                                                    \
-    X(Q3_K, q3_k, SHAPE(2, 1, PANEL_K_I8, 16, 256, 32, 32, NULL))                                                      \
-    X(Q4_K, q4_k, SHAPE(4, 0, PANEL_K_MIN, 32, 256, 64, 32, NULL))                                                     \
-    X(Q5_K, q5_k, SHAPE(4, 1, PANEL_K_MIN, 32, 256, 64, 32, NULL))                                                     \
-    X(Q6_K, q6_k, SHAPE(4, 2, PANEL_K_I8, 16, 256, 32, 32, NULL))
 
 #endif

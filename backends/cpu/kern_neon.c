@@ -14,24 +14,9 @@
 #include <arm_neon.h>
 #include <string.h>
 
-#include "panel.h"
-
-#define INLINE static inline __attribute__((always_inline))
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "kern_panel.h"
 
 enum { QUARTER = PANEL_ROWS / 4, QUARTERS = 4 };
-
-/* What an instance of the code below is compiled for: constants after inlining. */
-typedef struct shape {
-    int low, high;
-    panel_scale scale;
-    int sub, unit, head_bytes, scale_bytes, block_bytes;
-    int lut; /* codes are MXFP4's nibbles */
-} shape;
 
 /* ---- Codes and scales -------------------------------------------------------------------------------------------- */
 
@@ -72,7 +57,7 @@ INLINE void codes(const shape f, const uint8_t *p, int8x16_t q[PANEL_STEPS])
     }
     UNROLL
     for (int t = 0; t < PANEL_STEPS; t++)
-        q[t] = f.lut ? vqtbl1q_s8(vld1q_s8(panel_mxfp4), u[t]) : vreinterpretq_s8_u8(u[t]);
+        q[t] = f.lut ? vqtbl1q_s8(vld1q_s8(f.lut), u[t]) : vreinterpretq_s8_u8(u[t]);
 }
 
 INLINE float32x4_t halves(const uint8_t *p)
@@ -133,11 +118,6 @@ INLINE void scales(const shape f, const uint8_t *head, const uint8_t *block, int
     }
 }
 
-INLINE int has_min(const shape f)
-{
-    return f.scale == PANEL_F16_MIN || f.scale == PANEL_K_MIN || f.scale == PANEL_K4_MIN;
-}
-
 /* ---- The sum ----------------------------------------------------------------------------------------------------- */
 
 INLINE int32_t int_at(const uint8_t *p)
@@ -159,7 +139,7 @@ INLINE void add(const shape f, const int R, const int8x16_t *q, const uint8_t *t
                 float32x4_t min, float32x4_t *acc)
 {
     const int t0 = f.sub == 16 ? 4 * h : 0, t1 = f.sub == 16 ? 4 * h + 4 : 8;
-    const int n = f.sub == 16 ? PANEL_X_N16 + 4 * h : PANEL_X_N, ds = f.sub == 16 ? PANEL_X_DS16 + 4 * h : PANEL_X_DS;
+    const int n = zero_at(f, h), ds = sum_at(f, h);
     UNROLL
     for (int r = 0; r < R; r++) {
         int32x4_t s = vdupq_n_s32(0);
@@ -212,63 +192,20 @@ INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m
                 int64_t row_blocks, float *c, int64_t ldc)
 {
     enum { PART = 8 }; /* blocks that meet all tiles before the next, so that they stay in the cache */
-    const int64_t per = f.unit / PANEL_BLOCK, unit_bytes = (int64_t)f.head_bytes + per * f.block_bytes;
     for (int64_t at = 0; at < nb; at += PART) {
         const int64_t n = nb - at < PART ? nb - at : PART;
-        const uint8_t *w = panel + (b0 + at) / per * unit_bytes;
+        const uint8_t *w = unit_at(f, panel, b0 + at);
         for (int64_t i = 0, R; i < m; i += R) {
             R = panel_tile_rows(m - i, PANEL_TILE);
             const uint8_t *tile = x + (i * row_blocks + (b0 + at) * R) * PANEL_X_BYTES;
-            float *to = c + i * ldc;
-            switch (R) {
-            case 12:
-                rows(f, 12, w, tile, n, to, ldc);
-                break;
-            case 8:
-                rows(f, 8, w, tile, n, to, ldc);
-                break;
-            case 4:
-                rows(f, 4, w, tile, n, to, ldc);
-                break;
-            case 3:
-                rows(f, 3, w, tile, n, to, ldc);
-                break;
-            case 2:
-                rows(f, 2, w, tile, n, to, ldc);
-                break;
-            default:
-                rows(f, 1, w, tile, n, to, ldc);
-                break;
-            }
+            PANEL_BY_ROWS(R, rows, f, w, tile, n, c + i * ldc, ldc);
         }
     }
 }
 
-#define DOT(name, low_, high_, kind, sub_, unit_, head, scale_n, lut_)                                                 \
-    static void dot_##name(const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,                  \
-                           int64_t row_blocks, float *c, int64_t ldc)                                                  \
-    {                                                                                                                  \
-        const shape f = {low_, high_, kind, sub_, unit_, head, scale_n, (scale_n) + 64 * ((low_) + (high_)), lut_};    \
-        dot(f, panel, x, m, b0, nb, row_blocks, c, ldc);                                                               \
-    }
-DOT(q8_0, 8, 0, PANEL_F16, 32, 32, 0, 32, 0)
-DOT(q4_0, 4, 0, PANEL_F16, 32, 32, 0, 32, 0)
-DOT(q4_1, 4, 0, PANEL_F16_MIN, 32, 32, 0, 64, 0)
-DOT(q5_0, 4, 1, PANEL_F16, 32, 32, 0, 32, 0)
-DOT(q5_1, 4, 1, PANEL_F16_MIN, 32, 32, 0, 64, 0)
-DOT(mxfp4, 4, 0, PANEL_E8M0, 32, 32, 0, 16, 1)
-DOT(q2_k, 2, 0, PANEL_K4_MIN, 16, 256, 64, 32, 0)
-DOT(q3_k, 2, 1, PANEL_K_I8, 16, 256, 32, 32, 0)
-DOT(q4_k, 4, 0, PANEL_K_MIN, 32, 256, 64, 32, 0)
-DOT(q5_k, 4, 1, PANEL_K_MIN, 32, 256, 64, 32, 0)
-DOT(q6_k, 4, 2, PANEL_K_I8, 16, 256, 32, 32, 0)
-
-static const panel_dot_fn dots[INFER_FMT_COUNT] = {
-    [INFER_FMT_Q8_0] = dot_q8_0, [INFER_FMT_Q4_0] = dot_q4_0, [INFER_FMT_Q4_1] = dot_q4_1,
-    [INFER_FMT_Q5_0] = dot_q5_0, [INFER_FMT_Q5_1] = dot_q5_1, [INFER_FMT_MXFP4] = dot_mxfp4,
-    [INFER_FMT_Q2_K] = dot_q2_k, [INFER_FMT_Q3_K] = dot_q3_k, [INFER_FMT_Q4_K] = dot_q4_k,
-    [INFER_FMT_Q5_K] = dot_q5_k, [INFER_FMT_Q6_K] = dot_q6_k,
-};
+PANEL_SHAPES(PANEL_DOT)
+#define ROW(id, name, ...) [INFER_FMT_##id] = dot_##name,
+static const panel_dot_fn dots[INFER_FMT_COUNT] = {PANEL_SHAPES(ROW)};
 
 const kern_panels kern_neon_panels = {PANEL_TILE, panel_quantize, dots};
 
