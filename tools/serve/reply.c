@@ -193,14 +193,16 @@ static int put_echo(call *c, gen *g)
     return put_choice(c, g, text_json(p->text, p->n_text), logprobs, NULL);
 }
 
-/* What the next event that was not sent brought. */
+/* What the next event that was not sent brought; all of them as one piece for a reader who is far behind. */
 static int put_news(call *c, gen *g)
 {
+    enum { FAR = 32 };
     const gen_group *group = c->gens;
     const gen_prompt *p = &group->prompts[g->prompt_index];
     if (g->marks_sent == g->n_marks)
         return 0;
-    const gen_mark *mark = &g->marks[g->marks_sent++];
+    g->marks_sent = g->n_marks - g->marks_sent > FAR ? g->n_marks : g->marks_sent + 1;
+    const gen_mark *mark = &g->marks[g->marks_sent - 1];
     size_t from = g->tokens_sent, to = mark->tokens;
     json_t *logprobs = NULL;
     if (to > from && group->chat) {
