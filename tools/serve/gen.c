@@ -16,6 +16,7 @@
 struct pump {
     pthread_t thread;
     _Atomic int stop;
+    _Atomic int cancelled; /* all: also who has no id yet */
     /* Choices under way, for pump_cancel_all. */
     pthread_mutex_t lock;
     gen **live;
@@ -245,7 +246,7 @@ static infer_status submit_one(gen *g, infer_error *err)
         g->under_way = 0;
     else
         g->id = id;
-    if (st >= 0 && c->gone && !g->done)
+    if (st >= 0 && (c->gone || atomic_load(&c->server->pump->cancelled)) && !g->done)
         infer_engine_cancel(c->server->session.engine, id);
     pthread_mutex_unlock(&c->lock);
     if (st < 0) {
@@ -420,6 +421,7 @@ void pump_cancel_all(server *s)
     struct pump *p = s->pump;
     if (!p)
         return;
+    atomic_store(&p->cancelled, 1);
     pthread_mutex_lock(&p->lock);
     for (size_t i = 0; i < p->n; i++) {
         call *c = p->live[i]->c;
