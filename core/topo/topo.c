@@ -158,8 +158,10 @@ infer_status infer_topo_create(const char *xml, infer_topo **out, infer_error *e
     /* On Linux the kernel's own listing serves as well as libpciaccess, which keeps memory for good. */
     hwloc_topology_set_components(t->hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
 #ifdef __linux__
-    if (!xml && !has_sysfs())
+    if (!xml && !has_sysfs()) { /* what is left counts processors; alone, the x86 component fails on some of them */
         hwloc_topology_set_components(t->hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "linux");
+        hwloc_topology_set_components(t->hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
+    }
 #endif
     if ((s = choose_source(t, xml, err)))
         goto fail;

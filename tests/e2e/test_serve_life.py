@@ -161,32 +161,33 @@ for sig, code, second in ((signal.SIGTERM, 143, False), (signal.SIGINT, 130, Fal
         check(b'"code":"cancelled"' in data and b"data: [DONE]" in data, "the stream ends with the cause", data[-300:])
     c.close()
 
-# ---- A reader who is far behind gets larger pieces, and the same text
-s = Server("-c", "16384", model=model)
-TOKENS, CHOICES = 1200, 10  # with log-probabilities far more bytes than the sockets hold
-ask = dict(long, max_tokens=TOKENS)
-whole = s.post("/v1/completions", ask)[1]["choices"][0]["text"]
-c = socket.socket()
-c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-c.connect(("127.0.0.1", s.port))
-body = json.dumps(dict(ask, stream=True, logprobs=5, n=CHOICES)).encode()
-c.sendall(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-c.settimeout(60 * SLOWDOWN)
-time.sleep(0.2)
-check(s.wait_metric("infer_num_requests_running", 0, timeout=60), "it ended, unread")
-data = b""
-while not data.endswith(b"data: [DONE]\n\n"):
-    piece = c.recv(1 << 20)
-    if not piece:
-        break
-    data += piece
-c.close()
-pieces = [json.loads(line[6:])["choices"][0] for line in data.split(b"\n") if line.startswith(b"data: {")]
-for k in range(CHOICES):
-    text = "".join(p["text"] for p in pieces if p["index"] == k)
-    check(text == whole, "the text of a late reader", k, len(whole), len(text))
-check(len(pieces) < TOKENS * CHOICES * 3 // 4, "pieces of a late reader", len(pieces), len(data))
-check(s.stop() == 0, "end")
+# ---- A reader who is far behind gets larger pieces, and the same text (too many tokens for an emulated processor)
+if SLOWDOWN == 1:
+    s = Server("-c", "16384", model=model)
+    TOKENS, CHOICES = 1200, 10  # with log-probabilities far more bytes than the sockets hold
+    ask = dict(long, max_tokens=TOKENS)
+    whole = s.post("/v1/completions", ask)[1]["choices"][0]["text"]
+    c = socket.socket()
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    c.connect(("127.0.0.1", s.port))
+    body = json.dumps(dict(ask, stream=True, logprobs=5, n=CHOICES)).encode()
+    c.sendall(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    c.settimeout(60 * SLOWDOWN)
+    time.sleep(0.2)
+    check(s.wait_metric("infer_num_requests_running", 0, timeout=60), "it ended, unread")
+    data = b""
+    while not data.endswith(b"data: [DONE]\n\n"):
+        piece = c.recv(1 << 20)
+        if not piece:
+            break
+        data += piece
+    c.close()
+    pieces = [json.loads(line[6:])["choices"][0] for line in data.split(b"\n") if line.startswith(b"data: {")]
+    for k in range(CHOICES):
+        text = "".join(p["text"] for p in pieces if p["index"] == k)
+        check(text == whole, "the text of a late reader", k, len(whole), len(text))
+    check(len(pieces) < TOKENS * CHOICES * 3 // 4, "pieces of a late reader", len(pieces), len(data))
+    check(s.stop() == 0, "end")
 
 # ---- The address is free again at once
 s = Server()
