@@ -140,14 +140,14 @@ INLINE void dot_of(const infer_format f, const int R, const uint8_t *const w[KER
 /* C vectors of columns of the weighted sum for R rows: each element one chain of fused products in the order of keys.
  */
 INLINE void weigh_columns(const infer_format f, const int R, const int C, const uint8_t *const *where, int64_t at,
-                          int64_t n, const float *p, int64_t ldp, float *o, int64_t ldo, __mmask16 mask)
+                          int64_t n, const float *p, int64_t ldp, float *o, int64_t ldo)
 {
     __m512 acc[4][4], v[4];
     UNROLL
     for (int i = 0; i < R; i++)
         UNROLL
     for (int c = 0; c < C; c++)
-        acc[i][c] = _mm512_maskz_loadu_ps(mask, o + i * ldo + LANES * c);
+        acc[i][c] = _mm512_loadu_ps(o + i * ldo + LANES * c);
     for (int64_t t = 0; t < n; t++) {
         UNROLL
         for (int c = 0; c < C; c++)
@@ -164,7 +164,7 @@ INLINE void weigh_columns(const infer_format f, const int R, const int C, const 
     for (int i = 0; i < R; i++)
         UNROLL
     for (int c = 0; c < C; c++)
-        _mm512_mask_storeu_ps(o + i * ldo + LANES * c, mask, acc[i][c]);
+        _mm512_storeu_ps(o + i * ldo + LANES * c, acc[i][c]);
 }
 
 /* kern_weigh_fn for R rows; dv a multiple of LANES. */
@@ -174,9 +174,9 @@ INLINE void weigh_of(const infer_format f, const int R, const uint8_t *const *wh
     const int64_t bytes = f == INFER_FMT_F32 ? 4 : 2;
     int64_t j = 0;
     for (; j + 4 * LANES <= dv; j += 4 * LANES)
-        weigh_columns(f, R, 4, where, bytes * j, n, p, ldp, o + j, ldo, 0xFFFF);
+        weigh_columns(f, R, 4, where, bytes * j, n, p, ldp, o + j, ldo);
     for (; j < dv; j += LANES)
-        weigh_columns(f, R, 1, where, bytes * j, n, p, ldp, o + j, ldo, 0xFFFF);
+        weigh_columns(f, R, 1, where, bytes * j, n, p, ldp, o + j, ldo);
 }
 
 #define PLAIN(id, name)                                                                                                \

@@ -53,8 +53,7 @@ static int has_neon_dots(void)
 }
 
 static kern_format avx512_formats[INFER_FMT_COUNT];
-static kern_table avx512, amx, neon;
-static int has_table, has_tiles, has_dots;
+static kern_table avx512, amx, neon; /* without a name: not here */
 
 static void make(void)
 {
@@ -63,7 +62,6 @@ static void make(void)
         neon = kern_generic_table;
         neon.isa = "neon";
         neon.panel = &kern_neon_panels;
-        has_dots = 1;
     }
     if (!below || !kern_avx512_panels.dots || !has_avx512())
         return;
@@ -79,13 +77,11 @@ static void make(void)
         avx512_formats[f].weigh = kern_avx512_floats.weigh[f];
     }
     avx512.panel = &kern_avx512_panels;
-    has_table = 1;
     if (!kern_amx_panels.dots || !has_amx())
         return;
     amx = avx512;
     amx.isa = "amx";
     amx.panel = &kern_amx_panels;
-    has_tiles = 1;
 }
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -93,17 +89,17 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 const kern_table *kern_avx512(void)
 {
     pthread_once(&once, make);
-    return has_table ? &avx512 : NULL;
+    return avx512.isa ? &avx512 : NULL;
 }
 
 const kern_table *kern_amx(void)
 {
     pthread_once(&once, make);
-    return has_tiles ? &amx : NULL;
+    return amx.isa ? &amx : NULL;
 }
 
 const kern_table *kern_neon(void)
 {
     pthread_once(&once, make);
-    return has_dots ? &neon : NULL;
+    return neon.isa ? &neon : NULL;
 }
