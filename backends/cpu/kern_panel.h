@@ -46,13 +46,14 @@ typedef struct shape {
     X(Q6_K, q6_k, SHAPE(4, 2, PANEL_K_I8, 16, 256, 32, 32, NULL))
 #define PANEL_SHAPES(X) X(Q8_0, q8_0, SHAPE(8, 0, PANEL_F16, 32, 32, 0, 32, NULL)) PANEL_SHAPES_BELOW_8(X)
 
-/* With a function `dot` that takes a shape first: a panel_dot_fn of it. */
+/* With a function `dot` of one panel that takes a shape first: a panel_dot_fn of it. */
 #define PANEL_DOT(id, name, ...)                                                                                       \
-    static void dot_##name(const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,                  \
-                           int64_t row_blocks, float *c, int64_t ldc)                                                  \
+    static void dot_##name(const uint8_t *panels, int64_t bytes, int64_t n_panels, const uint8_t *x, int64_t m,        \
+                           int64_t b0, int64_t nb, int64_t row_blocks, float *c, int64_t ldc)                          \
     {                                                                                                                  \
         const shape f = __VA_ARGS__;                                                                                   \
-        dot(f, panel, x, m, b0, nb, row_blocks, c, ldc);                                                               \
+        for (int64_t p = 0; p < n_panels; p++)                                                                         \
+            dot(f, panels + p * bytes, x, m, b0, nb, row_blocks, c + PANEL_ROWS * p, ldc);                             \
     }
 
 /* fn(f, R, ...) with R as a constant, for a tile of so many rows. */

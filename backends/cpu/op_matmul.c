@@ -181,9 +181,8 @@ static void sums_panels(const product *p, const block *blk, int64_t n0, int64_t 
     const uint8_t *x = p->xq + blk->first * blocks * PANEL_X_BYTES;
     memset(c, 0, (size_t)(blk->m * TILE) * sizeof *c);
     for (int64_t b0 = 0; b0 < blocks; b0 += part)
-        for (int64_t r = 0; r < nn; r += PANEL_ROWS)
-            dot(panel + r / PANEL_ROWS * w->panel_bytes, x, blk->m, b0, blocks - b0 < part ? blocks - b0 : part, blocks,
-                c + r, TILE);
+        dot(panel, w->panel_bytes, (nn + PANEL_ROWS - 1) / PANEL_ROWS, x, blk->m, b0,
+            blocks - b0 < part ? blocks - b0 : part, blocks, c, TILE);
 }
 
 /* Weights in panels with activations that must stay floats: 16 rows at a time as floats, then as any others. */

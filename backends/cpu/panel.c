@@ -457,10 +457,11 @@ static void dot(infer_format id, const uint8_t *panel, const uint8_t *x, int64_t
 }
 
 #define DOT(id, name)                                                                                                  \
-    static void dot_##name(const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,                  \
-                           int64_t row_blocks, float *c, int64_t ldc)                                                  \
+    static void dot_##name(const uint8_t *panels, int64_t bytes, int64_t n_panels, const uint8_t *x, int64_t m,        \
+                           int64_t b0, int64_t nb, int64_t row_blocks, float *c, int64_t ldc)                          \
     {                                                                                                                  \
-        dot(INFER_FMT_##id, panel, x, m, b0, nb, row_blocks, c, ldc);                                                  \
+        for (int64_t p = 0; p < n_panels; p++)                                                                         \
+            dot(INFER_FMT_##id, panels + p * bytes, x, m, b0, nb, row_blocks, c + PANEL_ROWS * p, ldc);                \
     }
 DOT(Q8_0, q8_0)
 DOT(Q4_0, q4_0)

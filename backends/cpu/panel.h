@@ -90,10 +90,10 @@ static inline int64_t panel_tile_rows(int64_t left, int64_t most)
 
 /* x[k] into row r of a tile of `rows`. k a multiple of PANEL_BLOCK. */
 typedef void (*panel_quantize_fn)(const float *x, int64_t k, int32_t zero, uint8_t *tile, int64_t rows, int64_t r);
-/* c[i * ldc + n] += the sum's blocks b0 .. b0 + nb, in order, for m rows x in tiles (of row_blocks blocks) and the 16
- * rows n of a panel; b0 and nb are whole units; ldc in floats. */
-typedef void (*panel_dot_fn)(const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,
-                             int64_t row_blocks, float *c, int64_t ldc);
+/* c[i * ldc + n] += the sum's blocks b0 .. b0 + nb, in order, for m rows x in tiles (of row_blocks blocks) and the
+ * 16 n_panels rows n of panels that lie `bytes` apart; b0 and nb are whole units; ldc in floats. */
+typedef void (*panel_dot_fn)(const uint8_t *panels, int64_t bytes, int64_t n_panels, const uint8_t *x, int64_t m,
+                             int64_t b0, int64_t nb, int64_t row_blocks, float *c, int64_t ldc);
 
 /* What an instruction set supplies. */
 typedef struct kern_panels {

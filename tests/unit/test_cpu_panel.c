@@ -27,10 +27,10 @@ static const infer_format formats[] = {
 };
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
-/* n rows in a panel, and as floats. */
+/* n rows in panels, and as floats. */
 typedef struct packed {
     const panel_format *f;
-    uint64_t row_bytes;
+    uint64_t row_bytes, panel_bytes;
     uint8_t *rows, *panel;
     float *w;
 } packed;
@@ -40,10 +40,13 @@ static packed pack(infer_format fmt, int64_t n, int64_t k, uint64_t seed)
     packed p = {.f = &panel_formats[fmt]};
     assert_int_equal(infer_format_bytes(fmt, (uint64_t)k, &p.row_bytes), INFER_OK);
     p.rows = random_weights(fmt, n * k, seed);
-    p.panel = room(panel_bytes(p.f, k));
+    p.panel_bytes = panel_bytes(p.f, k);
+    p.panel = room((uint64_t)(n + PANEL_ROWS - 1) / PANEL_ROWS * p.panel_bytes);
     p.w = room((size_t)(n * k) * sizeof *p.w);
     infer_format_get(fmt)->unpack(p.rows, p.w, (uint64_t)(n * k));
-    panel_pack(fmt, p.rows, p.row_bytes, n, k, p.panel);
+    for (int64_t r = 0; r < n; r += PANEL_ROWS)
+        panel_pack(fmt, p.rows + (uint64_t)r * p.row_bytes, p.row_bytes, n - r < PANEL_ROWS ? n - r : PANEL_ROWS, k,
+                   p.panel + (uint64_t)(r / PANEL_ROWS) * p.panel_bytes);
     return p;
 }
 
@@ -165,46 +168,50 @@ static void test_quantize(void **state)
     free(got);
 }
 
-/* The portable product against double arithmetic; then every other one, for all numbers of rows and parts of K, against
- * the portable one's bits for each row alone. */
+/* The portable product against double arithmetic; then every other one, for all numbers of rows, of panels and parts of
+ * K, against the portable one's bits for each row alone. */
 static void test_product(void **state)
 {
-    enum { M = 41, K = 1536, NB = K / PANEL_BLOCK, LD = 20 };
-    static float x[M * K], alone[M * PANEL_ROWS], c[M * LD];
+    enum { M = 41, K = 1536, NB = K / PANEL_BLOCK, PANELS = 3, N = PANELS * PANEL_ROWS, LD = N + 4 };
+    static float x[M * K], alone[M * N], c[M * LD];
     uint8_t *tiles = room(M * NB * PANEL_X_BYTES);
     (void)state;
     fill_noise(x, M * K, 11);
     for (int i = 0; i < N_FORMATS; i++) {
         const char *name = infer_format_get(formats[i])->name;
-        packed p = pack(formats[i], PANEL_ROWS, K, 20 + (uint64_t)i);
+        packed p = pack(formats[i], N, K, 20 + (uint64_t)i);
+        const int64_t bytes = (int64_t)p.panel_bytes;
         memset(alone, 0, sizeof alone);
         for (int64_t m = 0; m < M; m++) {
             panel_quantize(x + m * K, K, p.f->zero, tiles, 1, 0);
-            panel_generic_dots[formats[i]](p.panel, tiles, 1, 0, NB, NB, alone + m * PANEL_ROWS, PANEL_ROWS);
-            for (int r = 0; r < PANEL_ROWS; r++) {
+            panel_generic_dots[formats[i]](p.panel, bytes, PANELS, tiles, 1, 0, NB, NB, alone + m * N, N);
+            for (int r = 0; r < N; r++) {
                 double want = 0, size = 0;
                 for (int64_t k = 0; k < K; k++) {
                     double t = (double)p.w[r * K + k] * (double)x[m * K + k];
                     want += t;
                     size += fabs(t);
                 }
-                if (fabs((double)alone[m * PANEL_ROWS + r] - want) > 4e-6 * size)
-                    fail_msg("%s: row %lld, weight row %d: %g, not %g", name, (long long)m, r,
-                             (double)alone[m * PANEL_ROWS + r], want);
+                if (fabs((double)alone[m * N + r] - want) > 4e-6 * size)
+                    fail_msg("%s: row %lld, weight row %d: %g, not %g", name, (long long)m, r, (double)alone[m * N + r],
+                             want);
             }
         }
         for (const kern_table *const *t = tables(); *t; t++)
             for (int64_t m = 1; m <= M && (*t)->panel->dots[formats[i]]; m++)
                 for (int64_t part = NB; part >= 8; part -= m == M ? 8 : NB) {
+                    const int64_t n_panels = 1 + (m + part) % PANELS;
                     quantize_all((*t)->panel, x, m, K, p.f->zero, tiles);
                     memset(c, 0, sizeof c);
                     for (int64_t b = 0; b < NB; b += part)
-                        (*t)->panel->dots[formats[i]](p.panel, tiles, m, b, NB - b < part ? NB - b : part, NB, c, LD);
+                        (*t)->panel->dots[formats[i]](p.panel, bytes, n_panels, tiles, m, b,
+                                                      NB - b < part ? NB - b : part, NB, c, LD);
                     for (int64_t j = 0; j < M * LD; j++) {
-                        float want = j / LD < m && j % LD < PANEL_ROWS ? alone[j / LD * PANEL_ROWS + j % LD] : 0;
+                        float want = j / LD < m && j % LD < n_panels * PANEL_ROWS ? alone[j / LD * N + j % LD] : 0;
                         if (memcmp(&c[j], &want, sizeof want) != 0)
-                            fail_msg("%s %s: %lld rows in parts of %lld, at %lld: %g, not %g", (*t)->isa, name,
-                                     (long long)m, (long long)part, (long long)j, (double)c[j], (double)want);
+                            fail_msg("%s %s: %lld rows, %lld panels in parts of %lld, at %lld: %g, not %g", (*t)->isa,
+                                     name, (long long)m, (long long)n_panels, (long long)part, (long long)j,
+                                     (double)c[j], (double)want);
                     }
                 }
         unpack(&p);
