@@ -2,7 +2,7 @@
 # The conformance kit on the CPU backend: the portable kernels on one thread, then those for each instruction set.
 # SPDX-License-Identifier: Apache-2.0
 set -e
-for settings in "--set isa=generic --set threads=1" "--set isa=avx2" "--set isa=avx512 --set threads=1" "--set isa=amx" \
+for settings in "--set isa=generic --set threads=1" "--set isa=avx2" "--set isa=avxvnni" "--set isa=avx512 --set threads=1" "--set isa=amx" \
     "--set isa=auto --set threads=3"; do
     text=`$INFER_BUILDDIR/infer-conform --backend cpu $settings 2>&1` || {
         echo "$text"

@@ -219,8 +219,8 @@ static infer_status choose_binding(const infer_host *host, uint32_t *out)
 static const struct {
     const char *name;
     const kern_table *(*table)(void); /* NULL where it does not run */
-} isas[] = {
-    {"generic", kern_generic}, {"neon", kern_neon}, {"avx2", kern_avx2}, {"avx512", kern_avx512}, {"amx", kern_amx}};
+} isas[] = {{"generic", kern_generic}, {"neon", kern_neon},     {"avx2", kern_avx2},
+            {"avxvnni", kern_avxvnni}, {"avx512", kern_avx512}, {"amx", kern_amx}};
 
 static infer_status choose_kernels(const infer_host *host, const kern_table **out)
 {

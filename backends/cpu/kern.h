@@ -90,7 +90,9 @@ extern const kern_table kern_generic_table;
 const kern_table *kern_generic(void);
 /* AVX2, FMA and F16C; NULL where the processor or the build lacks them. */
 const kern_table *kern_avx2(void);
-/* That with AVX-512 F, BW, VL and VNNI for panels. */
+/* That with AVX-VNNI for panels. */
+const kern_table *kern_avxvnni(void);
+/* AVX2 with AVX-512 F, BW, VL and VNNI for panels. */
 const kern_table *kern_avx512(void);
 /* That with AMX for panels: 8-bit integer tiles, which the system must let this process use. */
 const kern_table *kern_amx(void);

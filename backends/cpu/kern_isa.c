@@ -20,6 +20,18 @@ const kern_table *kern_generic(void)
     return &kern_generic_table;
 }
 
+/* What AVX2 needs of the system besides, kern_avx2 has seen to. */
+static int has_avxvnni(void)
+{
+#if defined(__x86_64__)
+    enum { LEAF = 7, SUBLEAF = 1, AVXVNNI = 1 << 4 };
+    unsigned a = 0, b, c, d;
+    return __get_cpuid_count(LEAF, SUBLEAF, &a, &b, &c, &d) && a & AVXVNNI;
+#else
+    return 0;
+#endif
+}
+
 static int has_avx512(void)
 {
 #if defined(__x86_64__)
@@ -53,7 +65,7 @@ static int has_neon_dots(void)
 }
 
 static kern_format avx512_formats[INFER_FMT_COUNT];
-static kern_table avx512, amx, neon; /* without a name: not here */
+static kern_table avxvnni, avx512, amx, neon; /* without a name: not here */
 
 static void make(void)
 {
@@ -62,6 +74,11 @@ static void make(void)
         neon = kern_generic_table;
         neon.isa = "neon";
         neon.panel = &kern_neon_panels;
+    }
+    if (below && kern_avxvnni_panels.dots && has_avxvnni()) {
+        avxvnni = *below;
+        avxvnni.isa = "avxvnni";
+        avxvnni.panel = &kern_avxvnni_panels;
     }
     if (!below || !kern_avx512_panels.dots || !has_avx512())
         return;
@@ -85,6 +102,12 @@ static void make(void)
 }
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+const kern_table *kern_avxvnni(void)
+{
+    pthread_once(&once, make);
+    return avxvnni.isa ? &avxvnni : NULL;
+}
 
 const kern_table *kern_avx512(void)
 {

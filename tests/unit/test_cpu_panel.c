@@ -10,11 +10,29 @@
 
 #include "cpu.h"
 
+/* The kernels for AVX-VNNI compiled to AVX-512's form of its instruction, where that runs. */
+static const kern_table *avxvnni_as_avx512(void)
+{
+#ifdef __x86_64__
+    extern const kern_panels kern_avxvnni_test_panels;
+    static kern_table t;
+    if (!kern_avx512())
+        return NULL;
+    t = *kern_avx2();
+    t.isa = "avxvnni as avx512";
+    t.panel = &kern_avxvnni_test_panels;
+    return &t;
+#else
+    return NULL;
+#endif
+}
+
 static const kern_table *const *tables(void)
 {
-    static const kern_table *t[5];
+    static const kern_table *t[8];
     int n = 0;
-    const kern_table *all[] = {kern_avx2(), kern_avx512(), kern_amx(), kern_neon()};
+    const kern_table *all[] = {kern_avx2(),   avxvnni_as_avx512(), kern_avxvnni(),
+                               kern_avx512(), kern_amx(),          kern_neon()};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i] && all[i]->panel)
             t[n++] = all[i];
