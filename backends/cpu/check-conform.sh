@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 set -e
 for settings in "--set isa=generic --set threads=1" "--set isa=avx2" "--set isa=avxvnni" "--set isa=avx512 --set threads=1" "--set isa=amx" \
-    "--set isa=auto --set threads=3"; do
+    "--set isa=neon --set threads=1" "--set isa=i8mm" "--set isa=sve --set threads=1" "--set isa=svei8mm" "--set isa=auto --set threads=3"; do
     text=`$INFER_BUILDDIR/infer-conform --backend cpu $settings 2>&1` || {
         echo "$text"
         case "$text" in *"is not available on this processor"*) continue ;; esac

@@ -8,7 +8,7 @@ case $host_cpu in aarch64) infer_arm64=yes ;; *) infer_arm64=no ;; esac
 AS_IF([test $infer_cpu = yes],[
   AS_IF([test $infer_cpu_builtin = yes],[infer_cpu_why="builtin"],[infer_cpu_why="module"])
   AS_IF([test $infer_x86 = yes],[infer_cpu_why="$infer_cpu_why, kernels generic, avx2, avxvnni, avx512 and amx"],[infer_cpu_why="$infer_cpu_why, kernels generic"])
-  AS_IF([test $infer_arm64 = yes],[infer_cpu_why="$infer_cpu_why and neon"])
+  AS_IF([test $infer_arm64 = yes],[infer_cpu_why="$infer_cpu_why, neon, i8mm, sve and svei8mm"])
 ])
 AS_IF([test $infer_cpu_builtin = yes],[AC_DEFINE([INFER_BUILTIN_CPU],[1],[The CPU backend is inside libinfer])])
 AM_CONDITIONAL([HAVE_CPU],[test $infer_cpu = yes])

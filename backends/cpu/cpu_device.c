@@ -215,29 +215,35 @@ static infer_status choose_binding(const infer_host *host, uint32_t *out)
     return v ? cpu_fail(host, INFER_E_INVALID, "cpu: unknown bind \"%s\"; known: none, node, core", v) : INFER_OK;
 }
 
-/* From the least to the best. */
+/* The one with the widest vectors is the best, of equally wide ones the last: a wider one of SVE's may come before. */
 static const struct {
     const char *name;
     const kern_table *(*table)(void); /* NULL where it does not run */
-} isas[] = {{"generic", kern_generic}, {"neon", kern_neon},     {"avx2", kern_avx2},
-            {"avxvnni", kern_avxvnni}, {"avx512", kern_avx512}, {"amx", kern_amx}};
+} isas[] = {
+    {"generic", kern_generic}, {"neon", kern_neon},     {"sve", kern_sve},
+    {"svei8mm", kern_svei8mm}, {"i8mm", kern_i8mm},     {"avx2", kern_avx2},
+    {"avxvnni", kern_avxvnni}, {"avx512", kern_avx512}, {"amx", kern_amx},
+};
 
 static infer_status choose_kernels(const infer_host *host, const kern_table **out)
 {
     const char *isa = setting(host, "isa");
-    char names[64] = "";
+    const int automatic = !isa || strcmp(isa, "auto") == 0;
+    const kern_table *best = NULL;
+    char names[128] = "";
     for (size_t i = sizeof isas / sizeof *isas; i-- > 0;) {
         const kern_table *t = isas[i].table();
-        if (isa && strcmp(isa, isas[i].name) == 0 && !t)
+        if (!automatic && strcmp(isa, isas[i].name) == 0 && !t)
             return cpu_fail(host, INFER_E_UNSUPPORTED,
                             "cpu: isa %s is not available on this processor or in this build", isa);
-        if (t && (!isa || strcmp(isa, "auto") == 0 || strcmp(isa, isas[i].name) == 0)) {
-            *out = t;
-            return INFER_OK;
-        }
+        if (t && (automatic ? !best || t->simd_bytes > best->simd_bytes : strcmp(isa, isas[i].name) == 0))
+            best = t;
         snprintf(names + strlen(names), sizeof names - strlen(names), ", %s", isas[i].name);
     }
-    return cpu_fail(host, INFER_E_INVALID, "cpu: unknown isa \"%s\"; known: auto%s", isa, names);
+    if (!best)
+        return cpu_fail(host, INFER_E_INVALID, "cpu: unknown isa \"%s\"; known: auto%s", isa, names);
+    *out = best;
+    return INFER_OK;
 }
 
 infer_status cpu_dev_open(const infer_host *host, uint32_t index, infer_device **out)

@@ -98,6 +98,12 @@ const kern_table *kern_avx512(void);
 const kern_table *kern_amx(void);
 /* Portable C with NEON dot products for panels. */
 const kern_table *kern_neon(void);
+/* Those with NEON's products of 8-bit matrices, */
+const kern_table *kern_i8mm(void);
+/* with SVE's dot products, */
+const kern_table *kern_sve(void);
+/* and with SVE's products of 8-bit matrices. */
+const kern_table *kern_svei8mm(void);
 
 /* An instruction set's own float products, with sixteen lanes and up to four rows; formats without are unpacked. */
 typedef struct kern_floats {

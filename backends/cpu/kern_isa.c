@@ -9,6 +9,7 @@
 #endif
 #ifdef __linux__
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -55,26 +56,53 @@ static int has_amx(void)
 #endif
 }
 
-static int has_neon_dots(void)
+static kern_format avx512_formats[INFER_FMT_COUNT];
+static kern_table avxvnni, avx512, amx, neon, i8mm, sve, svei8mm; /* without a name: not here */
+
+#if defined(__aarch64__) && defined(__linux__)
+
+/* What a processor has: bits of AT_HWCAP, then of AT_HWCAP2, as Linux numbers them
+ * (arch/arm64/include/uapi/asm/hwcap.h); a system's own headers may be too old to name them. */
+enum { ARM_DOTS = 20, ARM_SVE = 22, ARM_SVE_I8MM = 32 + 9, ARM_I8MM = 32 + 13 };
+
+static void make_arm(void)
 {
-#if defined(__aarch64__) && defined(__linux__) && defined(HWCAP_ASIMDDP)
-    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
-#else
-    return 0;
-#endif
+    enum { GET_LENGTH = 51, LENGTH = 0xFFFF }; /* prctl(2), PR_SVE_GET_VL: bytes of a vector, and flags */
+    const int length = prctl(GET_LENGTH);
+    const uint32_t sve_bytes = length < 0 ? 0 : (uint32_t)length & LENGTH;
+    const struct {
+        kern_table *table;
+        const char *isa;
+        const kern_panels *panel;
+        int needs;
+        uint32_t simd_bytes;
+    } row[] = {
+        {&neon, "neon", &kern_neon_panels, ARM_DOTS, 16},
+        {&i8mm, "i8mm", &kern_i8mm_panels, ARM_I8MM, 16},
+        {&sve, "sve", &kern_sve_panels, ARM_SVE, sve_bytes},
+        {&svei8mm, "svei8mm", &kern_svei8mm_panels, ARM_SVE_I8MM, sve_bytes},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        if (getauxval(row[i].needs < 32 ? AT_HWCAP : AT_HWCAP2) >> row[i].needs % 32 & 1) {
+            *row[i].table = kern_generic_table;
+            row[i].table->isa = row[i].isa;
+            row[i].table->simd_bytes = row[i].simd_bytes;
+            row[i].table->panel = row[i].panel;
+        }
 }
 
-static kern_format avx512_formats[INFER_FMT_COUNT];
-static kern_table avxvnni, avx512, amx, neon; /* without a name: not here */
+#else
+
+static void make_arm(void)
+{
+}
+
+#endif
 
 static void make(void)
 {
     const kern_table *below = kern_avx2();
-    if (kern_neon_panels.dots && has_neon_dots()) {
-        neon = kern_generic_table;
-        neon.isa = "neon";
-        neon.panel = &kern_neon_panels;
-    }
+    make_arm();
     if (below && kern_avxvnni_panels.dots && has_avxvnni()) {
         avxvnni = *below;
         avxvnni.isa = "avxvnni";
@@ -125,4 +153,22 @@ const kern_table *kern_neon(void)
 {
     pthread_once(&once, make);
     return neon.isa ? &neon : NULL;
+}
+
+const kern_table *kern_i8mm(void)
+{
+    pthread_once(&once, make);
+    return i8mm.isa ? &i8mm : NULL;
+}
+
+const kern_table *kern_sve(void)
+{
+    pthread_once(&once, make);
+    return sve.isa ? &sve : NULL;
+}
+
+const kern_table *kern_svei8mm(void)
+{
+    pthread_once(&once, make);
+    return svei8mm.isa ? &svei8mm : NULL;
 }

@@ -29,10 +29,10 @@ static const kern_table *avxvnni_as_avx512(void)
 
 static const kern_table *const *tables(void)
 {
-    static const kern_table *t[8];
+    static const kern_table *t[10];
     int n = 0;
-    const kern_table *all[] = {kern_avx2(),   avxvnni_as_avx512(), kern_avxvnni(),
-                               kern_avx512(), kern_amx(),          kern_neon()};
+    const kern_table *all[] = {kern_avx2(), avxvnni_as_avx512(), kern_avxvnni(), kern_avx512(), kern_amx(),
+                               kern_neon(), kern_i8mm(),         kern_sve(),     kern_svei8mm()};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i] && all[i]->panel)
             t[n++] = all[i];
@@ -195,6 +195,8 @@ static void test_product(void **state)
     uint8_t *tiles = room(M * NB * PANEL_X_BYTES);
     (void)state;
     fill_noise(x, M * K, 11);
+    for (const kern_table *const *t = tables(); *t; t++)
+        print_message("with %s, vectors of %u bytes\n", (*t)->isa, (*t)->simd_bytes);
     for (int i = 0; i < N_FORMATS; i++) {
         const char *name = infer_format_get(formats[i])->name;
         packed p = pack(formats[i], N, K, 20 + (uint64_t)i);
