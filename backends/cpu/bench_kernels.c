@@ -1,8 +1,8 @@
 /*
  * Speed of the CPU backend's products and attention, through the plugin's own table. Not installed, not a test.
- *   bench_kernels [-t THREADS] [-i ISA] [-f FORMAT] [-n ROWS_OF_W] [-k COLUMNS] [-m ROWS[,ROWS…]] [-s SECONDS] [-c]
- * Prints, per format, bytes of weights a second for one row, GFLOP/s for more, and the rate of a plain read loop.
- * SPDX-License-Identifier: Apache-2.0
+ *   bench_kernels [-t THREADS] [-i ISA] [-f FORMAT] [-n ROWS_OF_W] [-k COLUMNS] [-m ROWS[,ROWS…]] [-s SECONDS] [-c] [-p
+ * a[SHAPE]|m] -c: from cache; -p: attention or products only. Prints, per format, bytes of weights a second for one
+ * row, GFLOP/s for more, and the rate of a plain read loop. SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
 
@@ -95,7 +95,7 @@ typedef struct bench {
     infer_queue *queue;
     infer_buffer *weights, *x, *y, *scratch;
     double seconds;
-    int cached;
+    int cached, scattered;
 } bench;
 
 static void *map(bench *b, infer_buffer *buf)
@@ -202,26 +202,41 @@ static void overheads(bench *b)
     printf("add of %d: %.0f ns; q8_0 %d x 128 from cache: %.0f ns\n", N, best, N, product * 1e9);
 }
 
-/* Attention of `rows` newest rows over `len` keys in F16. */
-static void attention(bench *b, int64_t heads, int64_t kv, int64_t d, int64_t rows, int32_t len)
+/* One op: `seqs` sequences of `len` keys, each with its `rows` newest rows; the last one with `last` instead, if any.
+ */
+typedef struct shape {
+    int64_t heads, kv, d, seqs, rows, last;
+    int32_t len;
+} shape;
+
+static void attention(bench *b, infer_format f, const char *name, const shape *s)
 {
-    enum { BLOCK = 32, MAX = 16384 };
-    static int32_t table[MAX / BLOCK], lens[1], start[2];
+    enum { BLOCK = 32, MAX = 1024, SEQS = 32 };
+    static int32_t table[MAX], lens[SEQS], start[SEQS + 1];
+    const int64_t per = (s->len + BLOCK - 1) / BLOCK, n_blocks = s->seqs * per, heads = s->heads, kv = s->kv, d = s->d;
+    const kern_format *kf = &kern_generic_table.format[f];
+    const double key_bytes = (double)(d / kf->block_elems * kf->block_bytes * kv);
     infer_buffer *meta[3];
-    int64_t n_blocks = MAX / BLOCK;
+    if (n_blocks > MAX || s->seqs > SEQS)
+        return;
+    double pairs = 0;
     for (int32_t i = 0; i < n_blocks; i++)
-        table[i] = (int32_t)(i * 37 % n_blocks);
-    lens[0] = len;
-    start[1] = (int32_t)rows;
+        table[i] = (int32_t)(b->scattered ? (int64_t)i * 37 % n_blocks : i);
+    for (int64_t i = 0; i < s->seqs; i++) {
+        int64_t rows = i + 1 == s->seqs && s->last ? s->last : s->rows;
+        lens[i] = s->len;
+        start[i + 1] = start[i] + (int32_t)rows;
+        pairs += (double)rows * ((double)s->len - (double)(rows - 1) / 2);
+    }
+    const int64_t rows = start[s->seqs];
     infer_attrs_attn a = {.struct_size = sizeof a, .scale = 0.1f, .n_heads = (uint32_t)heads};
-    a.kv = (infer_attrs_kv){sizeof a.kv, 0,           INFER_FMT_F16, INFER_FMT_F16,     (uint32_t)kv,
-                            (uint32_t)d, (uint32_t)d, BLOCK,         (uint64_t)n_blocks};
+    a.kv = (infer_attrs_kv){sizeof a.kv, 0, f, f, (uint32_t)kv, (uint32_t)d, (uint32_t)d, BLOCK, (uint64_t)n_blocks};
     const infer_tensor_desc t[9] = {{.format = INFER_FMT_F32, .rank = 3, .shape = {rows, heads, d, 1}},
-                                    {.format = INFER_FMT_F16, .rank = 4, .shape = {n_blocks, kv, BLOCK, d}},
-                                    {.format = INFER_FMT_F16, .rank = 4, .shape = {n_blocks, kv, BLOCK, d}},
-                                    {.format = INFER_FMT_I32, .rank = 2, .shape = {1, n_blocks, 1, 1}},
-                                    {.format = INFER_FMT_I32, .rank = 1, .shape = {1, 1, 1, 1}},
-                                    {.format = INFER_FMT_I32, .rank = 1, .shape = {2, 1, 1, 1}},
+                                    {.format = f, .rank = 4, .shape = {n_blocks, kv, BLOCK, d}},
+                                    {.format = f, .rank = 4, .shape = {n_blocks, kv, BLOCK, d}},
+                                    {.format = INFER_FMT_I32, .rank = 2, .shape = {s->seqs, per, 1, 1}},
+                                    {.format = INFER_FMT_I32, .rank = 1, .shape = {s->seqs, 1, 1, 1}},
+                                    {.format = INFER_FMT_I32, .rank = 1, .shape = {s->seqs + 1, 1, 1, 1}},
                                     {.flags = INFER_TENSOR_ABSENT, .rank = 1, .shape = {1, 1, 1, 1}},
                                     {.flags = INFER_TENSOR_ABSENT, .rank = 1, .shape = {1, 1, 1, 1}},
                                     {.format = INFER_FMT_F32, .rank = 3, .shape = {rows, heads, d, 1}}};
@@ -248,24 +263,47 @@ static void attention(bench *b, int64_t heads, int64_t kv, int64_t d, int64_t ro
                         {NULL, 0, 0},    {NULL, 0, 0},       {b->y, 0, 0}};
     const infer_op_args args = {
         .struct_size = sizeof args, .n_operands = 9, .operands = r, .scratch = {scratch, 0, answer.scratch_bytes}};
-    double best = 1e30, layer = (double)n_blocks * BLOCK * (double)(kv * d) * 2;
-    uint64_t begin = host_clock(NULL), layers = b->cached ? 1 : (uint64_t)((double)(POOL / 2) / layer);
+    uint64_t layer = (uint64_t)((double)(n_blocks * BLOCK) * key_bytes) / 64 * 64 + 64;
+    double best = 1e30, read = read_rate(b);
+    uint64_t begin = host_clock(NULL), layers = b->cached ? 1 : POOL / 2 / layer;
     for (uint64_t i = 0; (double)(host_clock(NULL) - begin) * 1e-9 < b->seconds || i < 3; i++) {
-        r[1].offset = i % layers * (uint64_t)layer;
+        r[1].offset = i % layers * layer;
         r[2].offset = POOL / 2 + r[1].offset;
         uint64_t t0 = host_clock(NULL);
         if (b->ops->cmd_op(b->queue, &op, &args) != INFER_OK)
             return;
-        double s = (double)(host_clock(NULL) - t0) * 1e-9;
-        best = s < best ? s : best;
+        double seconds = (double)(host_clock(NULL) - t0) * 1e-9;
+        best = seconds < best ? seconds : best;
     }
-    double pairs = rows == 1 ? len : (double)rows * ((double)len - (double)rows / 2);
-    printf("attention %lld/%lld heads of %lld, %lld rows, %d keys: %.1f us, %.1f GB/s, %.1f GFLOP/s\n",
-           (long long)heads, (long long)kv, (long long)d, (long long)rows, len, best * 1e6,
-           (double)len * (double)(kv * d) * 4e-9 / best, pairs * (double)(heads * d) * 4e-9 / best);
+    printf("attention %-4s %2lld/%lld x %3lld, %2lld x %3lld", name, (long long)heads, (long long)kv, (long long)d,
+           (long long)s->seqs, (long long)s->rows);
+    if (s->last)
+        printf(" and %lld", (long long)s->last);
+    printf(" rows, %4d keys: %8.1f us %6.1f GB/s (read loop %.1f) %6.1f GFLOP/s\n", s->len, best * 1e6,
+           (double)s->len * (double)s->seqs * key_bytes * 2e-9 / best, read, pairs * (double)(heads * d) * 4e-9 / best);
+    fflush(stdout);
     b->ops->buf_free(b->dev, scratch);
     for (int i = 0; i < 3; i++)
         b->ops->buf_free(b->dev, meta[i]);
+}
+
+static void attentions(bench *b, const char *only, int which)
+{
+    static const struct {
+        infer_format f;
+        const char *name;
+    } formats[] = {
+        {INFER_FMT_F16, "f16"}, {INFER_FMT_BF16, "bf16"}, {INFER_FMT_Q8_0, "q8_0"}, {INFER_FMT_Q4_0, "q4_0"}};
+    static const shape shapes[] = {
+        {9, 3, 64, 1, 1, 0, 1024},     {32, 8, 64, 1, 1, 0, 4096},   {32, 8, 128, 1, 1, 0, 4096},
+        {8, 8, 128, 1, 1, 0, 4096},    {64, 8, 128, 1, 1, 0, 4096},  {32, 8, 64, 16, 1, 0, 1024},
+        {9, 3, 64, 1, 512, 0, 512},    {32, 8, 64, 1, 128, 0, 2048}, {32, 8, 128, 1, 512, 0, 512},
+        {32, 8, 128, 1, 128, 0, 2048}, {32, 8, 64, 8, 1, 120, 2048}};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        for (size_t j = 0; j < sizeof formats / sizeof formats[0]; j++)
+            if ((which < 0 || which == (int)i) &&
+                (only ? strcmp(only, formats[j].name) == 0 : j == 0 || i == 1 || i == 2))
+                attention(b, formats[j].f, formats[j].name, &shapes[i]);
 }
 
 int main(int argc, char **argv)
@@ -281,8 +319,10 @@ int main(int argc, char **argv)
     static const infer_abi_range range = {sizeof range, INFER_ABI_MAJOR, INFER_ABI_MINOR, INFER_ABI_MINOR};
     const char *only = NULL, *rows = "1,64,512";
     int64_t n = 2048, k = 2048;
+    char part = 0;
+    int which = -1;
     bench b = {.seconds = 0.3};
-    for (int c; (c = getopt(argc, argv, "t:i:f:n:k:m:s:c")) != -1;) {
+    for (int c; (c = getopt(argc, argv, "t:i:f:n:k:m:s:cp:r")) != -1;) {
         switch (c) {
         case 't':
             threads = optarg;
@@ -304,6 +344,13 @@ int main(int argc, char **argv)
             break;
         case 'c': /* one matrix again and again */
             b.cached = 1;
+            break;
+        case 'r': /* blocks of keys and values in no order */
+            b.scattered = 1;
+            break;
+        case 'p':
+            part = *optarg;
+            which = optarg[1] ? atoi(optarg + 1) : -1;
             break;
         case 's':
             b.seconds = atof(optarg);
@@ -328,13 +375,10 @@ int main(int argc, char **argv)
     printf("isa %s, %s threads, %lld x %lld; f32 rows from memory: %.1f GB/s\n", props.isa, threads, (long long)n,
            (long long)k, read_rate(&b));
     overheads(&b);
-    attention(&b, 9, 3, 64, 1, 1024);
-    if (only && strcmp(only, "a") == 0)
+    if (part != 'm')
+        attentions(&b, only, which);
+    if (part == 'a')
         return 0;
-    attention(&b, 32, 8, 64, 1, 4096);
-    attention(&b, 32, 8, 128, 1, 4096);
-    attention(&b, 9, 3, 64, 512, 512);
-    attention(&b, 32, 8, 128, 128, 2048);
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
         const kern_format *f = &kern_generic_table.format[formats[i].f];
         uint32_t layout;

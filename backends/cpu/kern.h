@@ -22,6 +22,7 @@
 #include "panel.h"
 
 enum { KERN_LANES = 16 /* at most */, KERN_CHUNK = 512, KERN_TILE = 4 };
+enum { KERN_KEYS = 64 /* a tile of attention */, KERN_PANEL_KEYS = 16 };
 
 /* n elements, a multiple of the format's block, of unaligned source bytes to floats, or back. */
 typedef void (*kern_unpack_fn)(const void *src, float *dst, int64_t n);
@@ -43,6 +44,41 @@ typedef struct kern_format {
     kern_weigh_fn weigh; /* NULL: unpack and use `weighted` */
 } kern_format;
 
+/* What a tile's scores become: times `scale`, through soft_cap * tanh(x / soft_cap) where that is above 0, exponentials
+ * of what they lie below their row's largest. */
+typedef struct kern_softmax {
+    float scale, soft_cap;
+    int64_t ldo; /* of o, a multiple of KERN_LANES; o is zero behind its width */
+} kern_softmax;
+
+/*
+ * Attention on tiles of KERN_KEYS keys for any number of vectors; p and s have KERN_KEYS floats a vector. Whatever the
+ * number of vectors and wherever keys and values lie, one vector's result has the same bits. A score is summed so:
+ * element k goes to lane k % 4, each lane adds its fused products in order of k, then (0+2)+(1+3).
+ */
+typedef struct kern_attn {
+    int64_t rows; /* vectors that share registers: masks are best equal in groups of these */
+    /* Largest scores are kept times log_e, and exponentials are those of this function: of base 2, say. */
+    float (*exp)(float x);
+    float log_e;
+    /* Sixteen rows of dk elements to a panel, for k / 4, key, k % 4 in this order; dk a multiple of 16, of
+     * 4 for F32, and of the block. NULL: unpack to floats first. */
+    void (*keys[INFER_FMT_COUNT])(const uint8_t *const *where, int64_t dk, float *panel);
+    /* `scores` for a few vectors with sixteen keys as they lie, dk as for `keys`. Fetches what lies further on. */
+    void (*direct[INFER_FMT_COUNT])(const uint8_t *const *where, const float *const *x, int64_t vectors, int64_t dk,
+                                    float *s);
+    /* s[i * KERN_KEYS + key] = score of vector x[i] with each key of a panel; dk a multiple of 4. */
+    void (*scores)(const float *panel, const float *const *x, int64_t vectors, int64_t dk, float *s);
+    /* Turns the scores of a tile into exponentials, 0 where bit `key` of seen[i] is not set, and moves a vector's
+     * largest score m, sum of exponentials l and output o on. Where all that it sees is -INFINITY or NaN: seen[i]
+     * becomes 0. */
+    void (*soften)(const kern_softmax *t, int64_t vectors, float *s, uint64_t *seen, float *m, float *l, float *o);
+    /* o[i] += sum over n keys in order of p[i * KERN_KEYS + key] times the ldo values at where[key]; ldo a multiple of
+     * KERN_LANES and of the block. NULL: unpack to floats first. */
+    void (*weigh[INFER_FMT_COUNT])(const uint8_t *const *where, int64_t n, const float *p, int64_t vectors, float *o,
+                                   int64_t ldo);
+} kern_attn;
+
 typedef void (*kern_tile_fn)(const float *w, int64_t ldw, const float *const *x, int64_t m, int64_t kc, float *c,
                              int64_t ldc);
 
@@ -55,6 +91,8 @@ typedef struct kern_table {
     /* c[i * ldc + r] += chunk sum of w[r * ldw ..] and x[i][..] for i < m, r < KERN_TILE; kc <= KERN_CHUNK elements.
      * Elements of w from kc to the next multiple of KERN_LANES exist and are zero. */
     kern_tile_fn tile;
+
+    const kern_attn *attn; /* NULL: attention uses `tile`, `dot`, `weigh` and `weighted` */
 
     const kern_panels *panel; /* products with weights in panels; NULL: weights stay as the file has them */
 
@@ -109,9 +147,9 @@ const kern_table *kern_svei8mm(void);
 typedef struct kern_floats {
     kern_tile_fn tile; /* NULL: it is not in this build */
     kern_dot_fn dot[INFER_FMT_COUNT];
-    kern_weigh_fn weigh[INFER_FMT_COUNT];
 } kern_floats;
 extern const kern_floats kern_avx512_floats;
+extern const kern_attn kern_avx512_attn;
 
 float kern_f16_to_f32(uint16_t h);
 uint16_t kern_f32_to_f16(float f);

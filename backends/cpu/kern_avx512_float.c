@@ -1,6 +1,6 @@
 /*
- * AVX-512: float products. Tiles for many rows, bound by fused products; rows of weights or keys as they lie in F32,
- * F16 and BF16 for up to four rows, bound by memory; attention's weighted sum of values as they lie.
+ * AVX-512: float products. Tiles for many rows, bound by fused products; rows of weights as they lie in F32,
+ * F16 and BF16 for up to four rows, bound by memory.
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
@@ -137,48 +137,6 @@ INLINE void dot_of(const infer_format f, const int R, const uint8_t *const w[KER
         _mm_storeu_ps(out + i * ld, sum[i]);
 }
 
-/* C vectors of columns of the weighted sum for R rows: each element one chain of fused products in the order of keys.
- */
-INLINE void weigh_columns(const infer_format f, const int R, const int C, const uint8_t *const *where, int64_t at,
-                          int64_t n, const float *p, int64_t ldp, float *o, int64_t ldo)
-{
-    __m512 acc[4][4], v[4];
-    UNROLL
-    for (int i = 0; i < R; i++)
-        UNROLL
-    for (int c = 0; c < C; c++)
-        acc[i][c] = _mm512_loadu_ps(o + i * ldo + LANES * c);
-    for (int64_t t = 0; t < n; t++) {
-        UNROLL
-        for (int c = 0; c < C; c++)
-            v[c] = get(f, where[t] + at + (f == INFER_FMT_F32 ? 4 : 2) * LANES * c);
-        UNROLL
-        for (int i = 0; i < R; i++) {
-            const __m512 u = _mm512_set1_ps(p[i * ldp + t]);
-            UNROLL
-            for (int c = 0; c < C; c++)
-                acc[i][c] = _mm512_fmadd_ps(u, v[c], acc[i][c]);
-        }
-    }
-    UNROLL
-    for (int i = 0; i < R; i++)
-        UNROLL
-    for (int c = 0; c < C; c++)
-        _mm512_storeu_ps(o + i * ldo + LANES * c, acc[i][c]);
-}
-
-/* kern_weigh_fn for R rows; dv a multiple of LANES. */
-INLINE void weigh_of(const infer_format f, const int R, const uint8_t *const *where, int64_t n, const float *p,
-                     int64_t ldp, float *o, int64_t ldo, int64_t dv)
-{
-    const int64_t bytes = f == INFER_FMT_F32 ? 4 : 2;
-    int64_t j = 0;
-    for (; j + 4 * LANES <= dv; j += 4 * LANES)
-        weigh_columns(f, R, 4, where, bytes * j, n, p, ldp, o + j, ldo);
-    for (; j < dv; j += LANES)
-        weigh_columns(f, R, 1, where, bytes * j, n, p, ldp, o + j, ldo);
-}
-
 #define PLAIN(id, name)                                                                                                \
     static void dot_##name(const uint8_t *const w[KERN_TILE], const float *const *x, int rows, int64_t k, float *out,  \
                            int64_t ld)                                                                                 \
@@ -191,18 +149,6 @@ INLINE void weigh_of(const infer_format f, const int R, const uint8_t *const *wh
             dot_of(INFER_FMT_##id, 3, w, x, k, out, ld);                                                               \
         else                                                                                                           \
             dot_of(INFER_FMT_##id, 4, w, x, k, out, ld);                                                               \
-    }                                                                                                                  \
-    static void weigh_##name(const uint8_t *const *where, int64_t n, const float *p, int64_t ldp, int rows, float *o,  \
-                             int64_t ldo, int64_t dv)                                                                  \
-    {                                                                                                                  \
-        if (rows == 1)                                                                                                 \
-            weigh_of(INFER_FMT_##id, 1, where, n, p, ldp, o, ldo, dv);                                                 \
-        else if (rows == 2)                                                                                            \
-            weigh_of(INFER_FMT_##id, 2, where, n, p, ldp, o, ldo, dv);                                                 \
-        else if (rows == 3)                                                                                            \
-            weigh_of(INFER_FMT_##id, 3, where, n, p, ldp, o, ldo, dv);                                                 \
-        else                                                                                                           \
-            weigh_of(INFER_FMT_##id, 4, where, n, p, ldp, o, ldo, dv);                                                 \
     }
 PLAIN(F32, f32)
 PLAIN(F16, f16)
@@ -211,7 +157,6 @@ PLAIN(BF16, bf16)
 const kern_floats kern_avx512_floats = {
     .tile = tile,
     .dot = {[INFER_FMT_F32] = dot_f32, [INFER_FMT_F16] = dot_f16, [INFER_FMT_BF16] = dot_bf16},
-    .weigh = {[INFER_FMT_F32] = weigh_f32, [INFER_FMT_F16] = weigh_f16, [INFER_FMT_BF16] = weigh_bf16},
 };
 
 #else

@@ -119,8 +119,9 @@ static void make(void)
     for (infer_format f = 0; f < INFER_FMT_COUNT; f++) {
         avx512_formats[f] = below->format[f];
         avx512_formats[f].dot = kern_avx512_floats.dot[f];
-        avx512_formats[f].weigh = kern_avx512_floats.weigh[f];
+        avx512_formats[f].weigh = NULL; /* attn's are used */
     }
+    avx512.attn = &kern_avx512_attn;
     avx512.panel = &kern_avx512_panels;
     if (!kern_amx_panels.dots || !has_amx())
         return;
