@@ -11,18 +11,20 @@
 
 #include "workers.h"
 
-/* The job's state in one word, so that taking a chunk and seeing which job it belongs to are one step: the number of
- * chunks in the upper half, how many were taken in the lower. A worker that arrives late either finds no chunk left,
- * and touches nothing, or owns a chunk, and then the job cannot end before it. */
-
+/* Chunks that wait, first .. end of one worker's, in one word, so that taking one is one step. Whoever has taken a
+ * chunk knows that its job cannot end before it, so only then the job may be looked at; a worker that arrives late
+ * finds no chunk, or one of a later job, which is as good. The owner takes from the front, so that it reads weights in
+ * order of memory; others take from the end. */
 typedef struct worker {
+    _Alignas(64) _Atomic uint64_t range; /* end << 32 | first */
+    _Atomic uint32_t taken;              /* chunks that it did, since shares were last set */
     cpu_team *team;
     uint32_t index;
     pthread_t thread;
 } worker;
 
 struct cpu_team {
-    _Alignas(64) _Atomic uint64_t state;
+    _Alignas(64) _Atomic uint32_t job; /* counts them */
     _Alignas(64) _Atomic int64_t done;
     _Alignas(64) _Atomic uint32_t sleeping; /* workers that wait on `wake` */
     _Atomic uint32_t caller_sleeps;
@@ -30,10 +32,13 @@ struct cpu_team {
     _Atomic uint32_t busy; /* a job runs: packing may meet a queue's work */
     cpu_chunk_fn fn;
     void *ctx;
+    int64_t n;
 
     const infer_host *host;
     uint64_t spin_ns;
     uint32_t n_threads;
+    uint32_t jobs;                     /* since shares were last set */
+    double share[CPU_MAX_THREADS + 1]; /* of chunks, from 0 to 1: worker w's are share[w] .. share[w + 1] */
     pthread_mutex_t lock;
     pthread_cond_t wake, finished;
     worker workers[];
@@ -48,38 +53,42 @@ static inline void relax(void)
 #endif
 }
 
-static inline int64_t chunks_of(uint64_t state)
+/* A chunk of that worker's, or -1. */
+static inline int64_t take_one(worker *w, int own)
 {
-    return (int64_t)(state >> 32);
+    uint64_t r = atomic_load_explicit(&w->range, memory_order_relaxed);
+    while ((uint32_t)r < r >> 32) {
+        uint64_t left = own ? r + 1 : r - (UINT64_C(1) << 32);
+        if (atomic_compare_exchange_weak_explicit(&w->range, &r, left, memory_order_acq_rel, memory_order_relaxed))
+            return own ? (int64_t)(uint32_t)r : (int64_t)(r >> 32) - 1;
+    }
+    return -1;
 }
 
-static inline int chunk_left(uint64_t state)
-{
-    return (int64_t)(state & UINT32_MAX) < chunks_of(state);
-}
-
-/* Takes chunks until none is left; non-zero when the last chunk to finish was one of these. */
+/* Takes chunks, its own and then others', until none is left; non-zero when the last one to finish was one of these. */
 static int take_chunks(cpu_team *t, uint32_t index)
 {
     int64_t mine = 0, n = 0;
-    while (chunk_left(atomic_load_explicit(&t->state, memory_order_relaxed))) {
-        uint64_t s = atomic_fetch_add_explicit(&t->state, 1, memory_order_acq_rel);
-        if (!chunk_left(s))
-            break;
-        n = chunks_of(s);
-        t->fn(t->ctx, (int64_t)(s & UINT32_MAX), index);
-        mine++;
+    for (uint32_t i = 0; i < t->n_threads; i++) {
+        worker *w = &t->workers[index + i < t->n_threads ? index + i : index + i - t->n_threads];
+        for (int64_t chunk; (chunk = take_one(w, i == 0)) >= 0; mine++) {
+            n = t->n;
+            t->fn(t->ctx, chunk, index);
+        }
     }
-    return mine && atomic_fetch_add(&t->done, mine) + mine == n;
+    if (!mine)
+        return 0;
+    atomic_fetch_add_explicit(&t->workers[index].taken, (uint32_t)mine, memory_order_relaxed);
+    return atomic_fetch_add(&t->done, mine) + mine == n;
 }
 
-/* Watches for a chunk, or the end, for up to spin_ns; non-zero when there is one. */
-static int watch(cpu_team *t)
+/* Watches for another job than `seen`, or the end, for up to spin_ns; non-zero when there is one. */
+static int watch(cpu_team *t, uint32_t seen)
 {
     uint64_t until = 0;
     do {
         for (int i = 0; i < 64; i++) {
-            if (chunk_left(atomic_load_explicit(&t->state, memory_order_relaxed)) || atomic_load(&t->stop))
+            if (atomic_load_explicit(&t->job, memory_order_acquire) != seen || atomic_load(&t->stop))
                 return 1;
             relax();
         }
@@ -95,15 +104,17 @@ static void *worker_main(void *arg)
 {
     worker *w = arg;
     cpu_team *t = w->team;
+    uint32_t seen = 0;
     while (!atomic_load(&t->stop)) {
-        if (!watch(t)) {
+        if (!watch(t, seen)) {
             pthread_mutex_lock(&t->lock);
             atomic_fetch_add(&t->sleeping, 1);
-            while (!chunk_left(atomic_load(&t->state)) && !atomic_load(&t->stop))
+            while (atomic_load(&t->job) == seen && !atomic_load(&t->stop))
                 pthread_cond_wait(&t->wake, &t->lock);
             atomic_fetch_sub(&t->sleeping, 1);
             pthread_mutex_unlock(&t->lock);
         }
+        seen = atomic_load(&t->job);
         if (take_chunks(t, w->index) && atomic_load(&t->caller_sleeps)) {
             pthread_mutex_lock(&t->lock);
             pthread_cond_signal(&t->finished);
@@ -113,12 +124,44 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
+/* A worker's share follows what it got done: one on a slow core, or on one that another program uses, has less to start
+ * with, and the others need not fetch it from there. */
+static void set_shares(cpu_team *t)
+{
+    enum { JOBS = 64, KEEP = 3 /* of old shares, against one of new */ };
+    uint32_t taken[CPU_MAX_THREADS];
+    double all = 0, old = 0, least = 0.25 / t->n_threads;
+    if (++t->jobs < JOBS)
+        return;
+    t->jobs = 0;
+    for (uint32_t w = 0; w < t->n_threads; w++)
+        all += taken[w] = atomic_exchange_explicit(&t->workers[w].taken, 0, memory_order_relaxed);
+    for (uint32_t w = 0; w < t->n_threads && all > 0; w++) {
+        double is = t->share[w + 1] - old, want = (KEEP * is + taken[w] / all) / (KEEP + 1);
+        old = t->share[w + 1];
+        t->share[w + 1] = t->share[w] + (want > least ? want : least);
+    }
+    for (uint32_t w = 1; w <= t->n_threads; w++)
+        t->share[w] /= t->share[t->n_threads];
+}
+
 static void run_shared(cpu_team *t, int64_t n, cpu_chunk_fn fn, void *ctx)
 {
     t->fn = fn;
     t->ctx = ctx;
+    t->n = n;
+    set_shares(t);
     atomic_store_explicit(&t->done, 0, memory_order_relaxed);
-    atomic_store(&t->state, (uint64_t)n << 32);
+    uint64_t first = 0;
+    for (uint32_t w = 0; w < t->n_threads; w++) {
+        double up_to = t->share[w + 1] * (double)n;
+        uint64_t end = w + 1 == t->n_threads ? (uint64_t)n : (uint64_t)up_to + (up_to > (double)(uint64_t)up_to);
+        end = end < first ? first : end > (uint64_t)n ? (uint64_t)n : end;
+        if (end > first)
+            atomic_store_explicit(&t->workers[w].range, end << 32 | first, memory_order_release);
+        first = end;
+    }
+    atomic_fetch_add(&t->job, 1);
     if (atomic_load(&t->sleeping)) {
         pthread_mutex_lock(&t->lock);
         pthread_cond_broadcast(&t->wake);
@@ -156,6 +199,21 @@ void cpu_team_run(cpu_team *t, int64_t n, cpu_chunk_fn fn, void *ctx)
     atomic_store_explicit(&t->busy, 0, memory_order_release);
 }
 
+/* Processors of the node that `cpu` is of; all of them where that is not known. */
+static uint32_t node_of(const infer_host *host, uint32_t cpu, uint32_t *cpus, uint32_t cap)
+{
+    enum { MAX_NODES = 64 };
+    uint32_t cores, n;
+    for (int32_t node = 0; node < MAX_NODES; node++) {
+        n = host->cpu_list(host->ctx, node, cpus, cap, &cores);
+        for (uint32_t i = 0; i < n && i < cap; i++)
+            if (cpus[i] == cpu)
+                return n < cap ? n : cap;
+    }
+    n = host->cpu_list(host->ctx, -1, cpus, cap, &cores);
+    return n < cap ? n : cap;
+}
+
 static void bind_thread(pthread_t thread, const uint32_t *cpus, uint32_t n)
 {
 #ifdef __linux__
@@ -177,7 +235,7 @@ infer_status cpu_team_create(const infer_host *host, uint32_t n_threads, uint32_
                              cpu_team **out)
 {
     enum { MAX_CPUS = 1024 };
-    uint32_t cpus[MAX_CPUS] = {0}, n_cores = 0;
+    uint32_t cpus[MAX_CPUS] = {0}, near[MAX_CPUS], n_cores = 0;
     uint32_t n_cpus = host->cpu_list(host->ctx, -1, cpus, MAX_CPUS, &n_cores);
     if (n_cpus > MAX_CPUS)
         n_cpus = MAX_CPUS;
@@ -197,17 +255,20 @@ infer_status cpu_team_create(const infer_host *host, uint32_t n_threads, uint32_
     pthread_sigmask(SIG_SETMASK, &all, &old);
     for (uint32_t i = 1; i < n_threads; i++) {
         worker *w = &t->workers[i];
+        const uint32_t home = n_cores >= n_threads ? i * n_cores / n_threads : i % (n_cpus ? n_cpus : 1);
         w->team = t;
         w->index = i;
         if (pthread_create(&w->thread, NULL, worker_main, w) != 0)
             break;
         if (bind == CPU_BIND_CORE && n_cpus >= n_threads)
             bind_thread(w->thread, &cpus[i], 1);
-        else if (bind != CPU_BIND_NONE)
-            bind_thread(w->thread, cpus, n_cpus);
+        else if (bind != CPU_BIND_NONE && n_cpus)
+            bind_thread(w->thread, near, node_of(host, cpus[home], near, MAX_CPUS));
         t->n_threads++;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    for (uint32_t i = 0; i <= t->n_threads; i++)
+        t->share[i] = (double)i / t->n_threads;
     *out = t;
     return INFER_OK;
 }

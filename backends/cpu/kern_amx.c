@@ -104,7 +104,7 @@ INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m
             if (rows == TILE)
                 chunk_tile(f, &u, tile, n, c + i * ldc, ldc);
             else
-                PANEL_BY_ROWS(rows, chunk_rows, f, &u, tile, n, c + i * ldc, ldc);
+                PANEL_BY_ROWS(rows, chunk_rows, f, 1, &u, tile, n, c + i * ldc, ldc);
         }
     }
     if (m >= TILE)

@@ -13,27 +13,23 @@
 
 #include "kern_avx512.h"
 
-INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,
-                int64_t row_blocks, float *c, int64_t ldc)
+INLINE void dot(const shape f, const uint8_t *panels, int64_t bytes, int64_t n_panels, const uint8_t *x, int64_t m,
+                int64_t b0, int64_t nb, int64_t row_blocks, float *c, int64_t ldc)
 {
-    const uint8_t *w = unit_at(f, panel, b0);
+    int64_t p = 0;
     if (m <= FEW_ROWS) {
-        PANEL_BY_FEW(m, few, f, w, x + b0 * m * PANEL_X_BYTES, nb, c, ldc);
+        for (; p < n_panels; p++)
+            PANEL_BY_FEW(m, few, f, unit_at(f, panels + p * bytes, b0), x + b0 * m * PANEL_X_BYTES, nb,
+                         c + PANEL_ROWS * p, ldc);
         return;
     }
-    chunk u;
-    for (int64_t at = 0; at < nb; at += CHUNK) {
-        int64_t n = nb - at < CHUNK ? nb - at : CHUNK;
-        w = unpack(f, w, n, &u);
-        for (int64_t i = 0, rows; i < m; i += rows) {
-            rows = panel_tile_rows(m - i, PANEL_TILE);
-            const uint8_t *tile = x + (i * row_blocks + (b0 + at) * rows) * PANEL_X_BYTES;
-            PANEL_BY_ROWS(rows, chunk_rows, f, &u, tile, n, c + i * ldc, ldc);
-        }
-    }
+    for (; p + 2 <= n_panels; p += 2)
+        many(f, 2, PANEL_TILE, panels + p * bytes, bytes, x, m, b0, nb, row_blocks, c + PANEL_ROWS * p, ldc);
+    if (p < n_panels)
+        many(f, 1, PANEL_TILE, panels + p * bytes, bytes, x, m, b0, nb, row_blocks, c + PANEL_ROWS * p, ldc);
 }
 
-PANEL_SHAPES(PANEL_DOT)
+PANEL_SHAPES(PANEL_DOTS)
 #define ROW(id, name, ...) [INFER_FMT_##id] = dot_##name,
 static const panel_dot_fn dots[INFER_FMT_COUNT] = {PANEL_SHAPES(ROW)};
 

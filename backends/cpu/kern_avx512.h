@@ -136,38 +136,62 @@ INLINE __m512 float_at(const uint8_t *p)
     return _mm512_castsi512_ps(int_at(p));
 }
 
-/* R rows' halves h of one block, or all of it, into their sums. q: vectors t0 .. t1 of codes, here or in memory. */
-INLINE void add(const shape f, const int R, const __m512i *q, const uint8_t *tile, int h, __m512 scale, __m512 min,
-                __m512 *acc)
+/* Half h of one block, or all of it, of P panels and rows r0 .. r0 + N of a tile of R: into their sums acc[N][P].
+ * q: each panel's vectors of codes, here or in memory. */
+INLINE void add(const shape f, const int P, const int N, const int R, const int r0, const __m512i *const *q,
+                const uint8_t *tile, int h, const __m512 *scale, const __m512 *min, __m512 *acc)
 {
     const int t0 = f.sub == 16 ? 4 * h : 0, t1 = f.sub == 16 ? 4 * h + 4 : 8;
     const int n = zero_at(f, h), ds = sum_at(f, h);
-    __m512i s[PANEL_TILE];
+    const int C = N * P <= 1   ? 4
+                  : N * P <= 6 ? 2
+                               : 1; /* chains of products, so that few sums do not wait for each other */
+    __m512i s[PANEL_TILE], sum[4][PANEL_TILE];
     UNROLL
-    for (int r = 0; r < R; r++)
-        s[r] = _mm512_setzero_si512();
+    for (int i = 0; i < C * N * P; i++)
+        sum[i / (N * P)][i % (N * P)] = _mm512_setzero_si512();
     UNROLL
     for (int t = t0; t < t1; t++)
         UNROLL
-    for (int r = 0; r < R; r++)
-        s[r] = _mm512_dpbusd_epi32(s[r], q[t], int_at(tile + PANEL_X_HI * R + (t * R + r) * 4));
+    for (int r = 0; r < N; r++) {
+        const __m512i x = int_at(tile + PANEL_X_HI * R + (t * R + r0 + r) * 4);
+        const int c = C == 4 ? 2 * (t % 2) : 0;
+        UNROLL
+        for (int p = 0; p < P; p++)
+            sum[c][r * P + p] = _mm512_dpbusd_epi32(sum[c][r * P + p], q[p][t], x);
+    }
     UNROLL
-    for (int r = 0; r < R; r++) {
-        s[r] = _mm512_slli_epi32(s[r], 8);
-        if (!has_min(f))
-            s[r] = _mm512_add_epi32(s[r], int_at(tile + n * R + 4 * r));
+    for (int i = 0; i < N * P; i++) {
+        s[i] = _mm512_slli_epi32(C == 4 ? _mm512_add_epi32(sum[0][i], sum[2][i]) : sum[0][i], 8);
+        sum[C == 4 ? 3 : 0][i] = sum[C == 1 ? 0 : 1][i] = C == 1 ? s[i] : _mm512_setzero_si512();
     }
     UNROLL
     for (int t = t0; t < t1; t++)
         UNROLL
-    for (int r = 0; r < R; r++)
-        s[r] = _mm512_dpbusd_epi32(s[r], q[t], int_at(tile + PANEL_X_LO * R + (t * R + r) * 4));
+    for (int r = 0; r < N; r++) {
+        const __m512i x = int_at(tile + PANEL_X_LO * R + (t * R + r0 + r) * 4);
+        const int c = C == 4 ? 1 + 2 * (t % 2) : C - 1;
+        UNROLL
+        for (int p = 0; p < P; p++)
+            sum[c][r * P + p] = _mm512_dpbusd_epi32(sum[c][r * P + p], q[p][t], x);
+    }
     UNROLL
-    for (int r = 0; r < R; r++) {
-        acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[r]), _mm512_mul_ps(scale, float_at(tile + PANEL_X_D * R + 4 * r)),
-                                 acc[r]);
+    for (int i = 0; i < N * P; i++) {
+        s[i] = C == 1 ? sum[0][i] : _mm512_add_epi32(s[i], sum[1][i]);
+        if (C == 4)
+            s[i] = _mm512_add_epi32(s[i], sum[3][i]);
+        if (!has_min(f))
+            s[i] = _mm512_add_epi32(s[i], int_at(tile + n * R + 4 * (r0 + i / P)));
+    }
+    UNROLL
+    for (int r = 0; r < N; r++)
+        UNROLL
+    for (int p = 0; p < P; p++) {
+        acc[r * P + p] =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[r * P + p]),
+                            _mm512_mul_ps(scale[p], float_at(tile + PANEL_X_D * R + 4 * (r0 + r))), acc[r * P + p]);
         if (has_min(f))
-            acc[r] = _mm512_fmadd_ps(min, float_at(tile + ds * R + 4 * r), acc[r]);
+            acc[r * P + p] = _mm512_fmadd_ps(min[p], float_at(tile + ds * R + 4 * (r0 + r)), acc[r * P + p]);
     }
 }
 
@@ -189,12 +213,13 @@ INLINE void few(const shape f, const int R, const uint8_t *w, const uint8_t *x, 
             UNROLL
             for (int a = 0; a < f.block_bytes; a += 64)
                 _mm_prefetch((const char *)w + AHEAD + a, _MM_HINT_T0);
+            const __m512i *const one = q;
             codes(f, w + f.scale_bytes, q);
             scales(f, head, w, 0, &scale, &min);
-            add(f, R, q, x, 0, scale, min, acc);
+            add(f, 1, R, R, 0, &one, x, 0, &scale, &min, acc);
             if (f.sub == 16) {
                 scales(f, head, w, 1, &scale, &min);
-                add(f, R, q, x, 1, scale, min, acc);
+                add(f, 1, R, R, 0, &one, x, 1, &scale, &min, acc);
             }
         }
     }
@@ -225,20 +250,58 @@ INLINE const uint8_t *unpack(const shape f, const uint8_t *w, int64_t n, chunk *
     return w;
 }
 
-INLINE void chunk_rows(const shape f, const int R, const chunk *u, const uint8_t *x, int64_t n, float *c, int64_t ldc)
+/* Rows r0 .. r0 + N of a tile of R against n blocks of P panels u[p], 16 columns of c each. */
+INLINE void chunk_part(const shape f, const int P, const int N, const int R, const int r0, const chunk *u,
+                       const uint8_t *x, int64_t n, float *c, int64_t ldc)
 {
     __m512 acc[PANEL_TILE];
     UNROLL
-    for (int r = 0; r < R; r++)
-        acc[r] = _mm512_loadu_ps(c + r * ldc);
-    for (int64_t b = 0; b < n; b++, x += R * PANEL_X_BYTES) {
-        add(f, R, u->q[b], x, 0, u->scale[b][0], u->min[b][0], acc);
-        if (f.sub == 16)
-            add(f, R, u->q[b], x, 1, u->scale[b][1], u->min[b][1], acc);
+    for (int r = 0; r < N; r++)
+        UNROLL
+    for (int p = 0; p < P; p++)
+        acc[r * P + p] = _mm512_loadu_ps(c + (r0 + r) * ldc + PANEL_ROWS * p);
+    for (int64_t b = 0; b < n; b++, x += R * PANEL_X_BYTES)
+        UNROLL
+    for (int h = 0; h < 32 / f.sub; h++) {
+        const __m512i *q[2] = {u[0].q[b], u[P - 1].q[b]};
+        const __m512 scale[2] = {u[0].scale[b][h], u[P - 1].scale[b][h]}, min[2] = {u[0].min[b][h], u[P - 1].min[b][h]};
+        add(f, P, N, R, r0, q, x, h, scale, min, acc);
     }
     UNROLL
-    for (int r = 0; r < R; r++)
-        _mm512_storeu_ps(c + r * ldc, acc[r]);
+    for (int r = 0; r < N; r++)
+        UNROLL
+    for (int p = 0; p < P; p++)
+        _mm512_storeu_ps(c + (r0 + r) * ldc + PANEL_ROWS * p, acc[r * P + p]);
+}
+
+/* A tile of R rows against n blocks of one panel or two. Two share what is loaded of the activations, so that products
+ * and not loads are the bound: their rows go in parts of up to six, whose sums fill the registers. */
+INLINE void chunk_rows(const shape f, const int R, const int P, const chunk *u, const uint8_t *x, int64_t n, float *c,
+                       int64_t ldc)
+{
+    const int N = P == 1 || R <= 4 ? R : R % 6 ? 4 : 6;
+    UNROLL
+    for (int r0 = 0; r0 < R; r0 += N)
+        chunk_part(f, P, N, R, r0, u, x, n, c, ldc);
+}
+
+/* P panels and rows in tiles of `most` and less. */
+INLINE void many(const shape f, const int P, const int64_t most, const uint8_t *panels, int64_t bytes, const uint8_t *x,
+                 int64_t m, int64_t b0, int64_t nb, int64_t row_blocks, float *c, int64_t ldc)
+{
+    const uint8_t *w = unit_at(f, panels, b0);
+    chunk u[2];
+    for (int64_t at = 0, n; at < nb; at += n) {
+        n = nb - at < CHUNK ? nb - at : CHUNK;
+        if (P == 2)
+            unpack(f, w + bytes, n, &u[1]);
+        w = unpack(f, w, n, &u[0]);
+        for (int64_t i = 0, rows; i < m; i += rows) {
+            rows = panel_tile_rows(m - i, most);
+            const uint8_t *tile = x + (i * row_blocks + (b0 + at) * rows) * PANEL_X_BYTES;
+            PANEL_BY_ROWS(rows, chunk_rows, f, P, u, tile, n, c + i * ldc, ldc);
+        }
+    }
 }
 
 /* Up to so many rows are one tile that reads codes straight from memory. */

@@ -56,6 +56,14 @@ typedef struct shape {
             dot(f, panels + p * bytes, x, m, b0, nb, row_blocks, c + PANEL_ROWS * p, ldc);                             \
     }
 
+/* The same where `dot` is of several panels. */
+#define PANEL_DOTS(id, name, ...)                                                                                      \
+    static void dot_##name(const uint8_t *panels, int64_t bytes, int64_t n_panels, const uint8_t *x, int64_t m,        \
+                           int64_t b0, int64_t nb, int64_t row_blocks, float *c, int64_t ldc)                          \
+    {                                                                                                                  \
+        const shape f = __VA_ARGS__;                                                                                   \
+        dot(f, panels, bytes, n_panels, x, m, b0, nb, row_blocks, c, ldc);                                             \
+    }
 /* fn(f, R, ...) with R as a constant, for a tile of so many rows. */
 #define PANEL_BY_ROWS(rows, fn, f, ...)                                                                                \
     do {                                                                                                               \
@@ -86,6 +94,12 @@ typedef struct shape {
 INLINE int has_min(const shape f)
 {
     return f.scale == PANEL_F16_MIN || f.scale == PANEL_K_MIN || f.scale == PANEL_K4_MIN;
+}
+
+/* What code means zero: the middle of the range, where there are no minima and no table of values. */
+INLINE int zero_of(const shape f)
+{
+    return has_min(f) ? 0 : f.lut ? 12 : 1 << (f.low + f.high - 1);
 }
 
 /* Where among a tile's numbers, for half h where scales are of 16 elements, those for the zero and for the minimum lie.

@@ -144,28 +144,45 @@ static void fetch_rows(const cpu_weight *w, int64_t e, int64_t n0, int64_t k0, i
             __builtin_prefetch(at + r * stride + i, 0, 2);
 }
 
+/* So many weight rows become floats at a time, which the second-level cache holds; so many items meet them together,
+ * whose part of x the first-level cache holds. */
+enum { FLOAT_ROWS = 32, FLOAT_ITEMS = 12 };
+
+/* Items' parts of x with nn <= FLOAT_ROWS rows of weights as floats. */
+static void meet(const product *p, const float *rows, const float *const *part, int64_t m, int64_t nn, int64_t kc,
+                 float *c)
+{
+    for (int64_t i = 0; i < m; i += FLOAT_ITEMS)
+        for (int64_t r = 0; r < nn; r += KERN_TILE)
+            p->c->k->tile(rows + r * KERN_CHUNK, KERN_CHUNK, part + i, m - i < FLOAT_ITEMS ? m - i : FLOAT_ITEMS, kc,
+                          c + i * TILE + r, TILE);
+}
+
 static void sums_many(const product *p, int64_t e, const float *const *x, int64_t m, int64_t n0, int64_t nn, float *c)
 {
     const cpu_weight *w = &p->w;
-    _Alignas(64) float tile[KERN_TILE * KERN_CHUNK];
+    _Alignas(64) float rows[FLOAT_ROWS * KERN_CHUNK];
     const float *part[BLOCK];
     memset(c, 0, (size_t)(m * TILE) * sizeof *c);
     for (int64_t k0 = 0; k0 < w->k; k0 += KERN_CHUNK) {
         int64_t kc = w->k - k0 < KERN_CHUNK ? w->k - k0 : KERN_CHUNK;
         for (int64_t i = 0; i < m; i++)
             part[i] = x[i] + k0;
-        for (int64_t r = 0; r < nn; r += KERN_TILE) {
-            if (m < FETCH_ROWS)
-                fetch_rows(w, e, n0 + r + KERN_TILE, k0, kc);
-            for (int64_t j = 0; j < KERN_TILE; j++) {
-                float *row = tile + j * KERN_CHUNK;
-                int64_t have = r + j < nn ? kc : 0, whole = (kc + KERN_LANES - 1) / KERN_LANES * KERN_LANES;
-                if (have)
-                    cpu_weight_part(w, e, n0 + r + j, k0, kc, row);
-                if (have < whole)
-                    memset(row + have, 0, (size_t)(whole - have) * sizeof *row);
+        for (int64_t r0 = 0, have; r0 < nn; r0 += have) {
+            have = nn - r0 < FLOAT_ROWS ? nn - r0 : FLOAT_ROWS;
+            const int64_t whole = (kc + KERN_LANES - 1) / KERN_LANES * KERN_LANES;
+            const int64_t tiled = (have + KERN_TILE - 1) / KERN_TILE * KERN_TILE;
+            for (int64_t r = 0; r < tiled; r++) {
+                float *row = rows + r * KERN_CHUNK;
+                const int64_t got = r < have ? kc : 0;
+                if (m < FETCH_ROWS && r % KERN_TILE == 0)
+                    fetch_rows(w, e, n0 + r0 + r + KERN_TILE, k0, kc);
+                if (got)
+                    cpu_weight_part(w, e, n0 + r0 + r, k0, kc, row);
+                if (got < whole)
+                    memset(row + got, 0, (size_t)(whole - got) * sizeof *row);
             }
-            p->c->k->tile(tile, KERN_CHUNK, part, m, kc, c + r, TILE);
+            meet(p, rows, part, m, tiled, kc, c + r0);
         }
     }
 }
@@ -190,18 +207,20 @@ static void sums_panels_float(const product *p, int64_t e, const float *const *x
                               float *c)
 {
     const cpu_weight *w = &p->w;
-    _Alignas(64) float rows[PANEL_ROWS * KERN_CHUNK];
+    _Alignas(64) float rows[FLOAT_ROWS * KERN_CHUNK];
     const float *part[BLOCK];
     memset(c, 0, (size_t)(m * TILE) * sizeof *c);
     for (int64_t k0 = 0; k0 < w->k; k0 += KERN_CHUNK) {
         int64_t kc = w->k - k0 < KERN_CHUNK ? w->k - k0 : KERN_CHUNK;
         for (int64_t i = 0; i < m; i++)
             part[i] = x[i] + k0;
-        for (int64_t r = 0; r < nn; r += PANEL_ROWS) {
-            panel_unpack(w->panel, w->p + e * w->e_stride + (n0 + r) / PANEL_ROWS * w->panel_bytes, k0, kc, rows,
-                         KERN_CHUNK);
-            for (int64_t j = 0; j < PANEL_ROWS; j += KERN_TILE)
-                p->c->k->tile(rows + j * KERN_CHUNK, KERN_CHUNK, part, m, kc, c + r + j, TILE);
+        for (int64_t r0 = 0; r0 < nn; r0 += FLOAT_ROWS) {
+            const int64_t have =
+                nn - r0 < FLOAT_ROWS ? (nn - r0 + PANEL_ROWS - 1) / PANEL_ROWS * PANEL_ROWS : FLOAT_ROWS;
+            for (int64_t r = 0; r < have; r += PANEL_ROWS)
+                panel_unpack(w->panel, w->p + e * w->e_stride + (n0 + r0 + r) / PANEL_ROWS * w->panel_bytes, k0, kc,
+                             rows + r * KERN_CHUNK, KERN_CHUNK);
+            meet(p, rows, part, m, have, kc, c + r0);
         }
     }
 }

@@ -1,8 +1,9 @@
 /*
- * A team of threads that share the chunks of one job at a time. Chunks are taken from an atomic counter, so a slow or
- * descheduled worker only takes fewer; results must not depend on who takes what. Between jobs workers watch for the
- * next one for a short while and then sleep, so an idle team uses no processor time.
- * SPDX-License-Identifier: Apache-2.0
+ * A team of threads that share the chunks of one job at a time. Each worker starts with a run of neighbouring chunks,
+ * as long as its share of the work lately, and takes from others' ends when its own are done: so it reads memory in
+ * order, the same part of a job each time (and of a weight as it was packed), and one that is slow or lost its
+ * processor holds nobody up. Results must not depend on who takes what. Between jobs workers watch for the next one for
+ * a short while and then sleep, so an idle team uses no processor time. SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INFER_CPU_WORKERS_H
 #define INFER_CPU_WORKERS_H
@@ -21,7 +22,7 @@ typedef void (*cpu_chunk_fn)(void *ctx, int64_t chunk, uint32_t worker);
 /* To which processors of the host's list a worker is bound. Inside a set the scheduler can get out of the way of other
  * programs: with those running, a worker that has one processor of its own decodes a fifth slower. */
 #define CPU_BIND_NONE 0u
-#define CPU_BIND_NODE 1u /* all of them */
+#define CPU_BIND_NODE 1u /* those of one NUMA node; workers are spread over nodes as cores are, in order */
 #define CPU_BIND_CORE 2u /* worker i to the i-th */
 
 /* n_threads counts the thread that calls cpu_team_run. spin_ns: how long to watch before sleeping. Threads that cannot
