@@ -36,12 +36,13 @@ INLINE void codes(const shape f, const uint8_t *p, uint8x16_t q[PANEL_STEPS])
     }
     p += 64 * f.low;
     if (f.high) {
+        const int per_high = 8 / f.high;
         const uint8x16_t mask = vdupq_n_u8((uint8_t)((1 << f.high) - 1));
         UNROLL
         for (int j = 0; j < f.high; j++) {
             uint8x16_t v = vld1q_u8(p + 64 * j);
             UNROLL
-            for (int s = 0; s < 8 / f.high; s++)
+            for (int s = 0; s < per_high; s++)
                 q[j + f.high * s] = vorrq_u8(q[j + f.high * s], left(vandq_u8(right(v, f.high * s), mask), f.low));
         }
     }
@@ -136,6 +137,7 @@ INLINE void add(const shape f, const int R, const uint8x16_t *q, const uint8_t *
 INLINE void rows(const shape f, const int R, const uint8_t *w, const uint8_t *x, int64_t n, float *c, int64_t ldc)
 {
     const int64_t per = f.unit / PANEL_BLOCK;
+    const int parts = PANEL_BLOCK / f.sub;
     for (int p = 0; p < QUARTERS; p++) {
         float32x4_t acc[PANEL_TILE];
         const uint8_t *at = w, *tile = x;
@@ -150,7 +152,7 @@ INLINE void rows(const shape f, const int R, const uint8_t *w, const uint8_t *x,
                 codes(f, at + f.scale_bytes + 16 * p, q);
                 arrange(f, R, q);
                 UNROLL
-                for (int h = 0; h < 32 / f.sub; h++) {
+                for (int h = 0; h < parts; h++) {
                     float32x4_t scale, min = vdupq_n_f32(0);
                     scales(f, head, at, h, QUARTER * p, &scale, &min);
                     add(f, R, q, tile, h, scale, min, acc);

@@ -74,42 +74,36 @@ INLINE svuint32_t bytes(const part p, const uint8_t *b)
     return svld1ub_u32(rows_of(p), b + p.row);
 }
 
-/* As panel_scales, for the part's rows: the same operations. */
-INLINE void scales(const shape f, const part p, const uint8_t *head, const uint8_t *block, int h, svfloat32_t *scale,
-                   svfloat32_t *min)
+/* As panel_scales, for the part's rows: the same operations. Values and not by address: gcc 12's address sanitizer
+ * cannot have vectors of unknown length in memory. */
+INLINE svfloat32_t scale_of(const shape f, const part p, const uint8_t *head, const uint8_t *block, int h)
 {
     const svbool_t on = rows_of(p);
-    const uint8_t *half = block + PANEL_ROWS * h, *dmin = head + 2 * PANEL_ROWS;
-    switch (f.scale) {
-    case PANEL_F16:
-        *scale = halves(p, block);
-        break;
-    case PANEL_F16_MIN:
-        *scale = halves(p, block);
-        *min = halves(p, block + 2 * PANEL_ROWS);
-        break;
-    case PANEL_E8M0: {
+    const uint8_t *half = block + PANEL_ROWS * h;
+    if (f.scale == PANEL_E8M0) {
         const svuint32_t e = bytes(p, half);
         svuint32_t v = svlsl_n_u32_x(on, svsub_n_u32_x(on, e, 1), 23); /* subnormal: 2^(e - 128) is bit 21 + e */
         v = svsel_u32(svcmple_n_u32(on, e, 1), svlsl_u32_x(on, svdup_n_u32(1 << 21), e), v);
-        v = svsel_u32(svcmpeq_n_u32(on, e, 255), svdup_n_u32(0x7FC00000), v);
-        *scale = svreinterpret_f32_u32(v);
-        break;
+        return svreinterpret_f32_u32(svsel_u32(svcmpeq_n_u32(on, e, 255), svdup_n_u32(0x7FC00000), v));
     }
-    case PANEL_K_MIN:
-        *scale = svmul_f32_x(on, halves(p, head), svcvt_f32_u32_x(on, bytes(p, block)));
-        *min = svneg_f32_x(on, svmul_f32_x(on, halves(p, dmin), svcvt_f32_u32_x(on, bytes(p, block + PANEL_ROWS))));
-        break;
-    case PANEL_K4_MIN: {
-        const svuint32_t v = bytes(p, half);
-        *scale = svmul_f32_x(on, halves(p, head), svcvt_f32_u32_x(on, svand_n_u32_x(on, v, 15)));
-        *min = svneg_f32_x(on, svmul_f32_x(on, halves(p, dmin), svcvt_f32_u32_x(on, svlsr_n_u32_x(on, v, 4))));
-        break;
-    }
-    case PANEL_K_I8:
-        *scale = svmul_f32_x(on, halves(p, head), svcvt_f32_s32_x(on, svld1sb_s32(on, (const int8_t *)half + p.row)));
-        break;
-    }
+    if (f.scale == PANEL_F16 || f.scale == PANEL_F16_MIN)
+        return halves(p, block);
+    if (f.scale == PANEL_K_I8)
+        return svmul_f32_x(on, halves(p, head), svcvt_f32_s32_x(on, svld1sb_s32(on, (const int8_t *)half + p.row)));
+    const svuint32_t s = f.scale == PANEL_K_MIN ? bytes(p, block) : svand_n_u32_x(on, bytes(p, half), 15);
+    return svmul_f32_x(on, halves(p, head), svcvt_f32_u32_x(on, s));
+}
+
+INLINE svfloat32_t min_of(const shape f, const part p, const uint8_t *head, const uint8_t *block, int h)
+{
+    const svbool_t on = rows_of(p);
+    if (!has_min(f))
+        return svdup_n_f32(0);
+    if (f.scale == PANEL_F16_MIN)
+        return halves(p, block + 2 * PANEL_ROWS);
+    const svuint32_t m =
+        f.scale == PANEL_K_MIN ? bytes(p, block + PANEL_ROWS) : svlsr_n_u32_x(on, bytes(p, block + PANEL_ROWS * h), 4);
+    return svneg_f32_x(on, svmul_f32_x(on, halves(p, head + 2 * PANEL_ROWS), svcvt_f32_u32_x(on, m)));
 }
 
 /* ---- The sum ----------------------------------------------------------------------------------------------------- */
@@ -149,16 +143,11 @@ INLINE code_bytes arranged(const shape f, svuint8_t q)
     return q;
 }
 
-/* Four vectors' products, of 8 elements each, with two rows' next 16 elements. */
-INLINE void two(svint32_t *first, svint32_t *second, const uint8_t *x, const int R, svuint8_t a, svuint8_t b,
-                svuint8_t c, svuint8_t d)
+/* s and the products of two vectors, of 8 elements each, with two rows' next 16 elements. */
+INLINE svint32_t two(svint32_t s, const uint8_t *x, const int R, svuint8_t a, svuint8_t b)
 {
-    svint8_t v = sixteen(x);
-    *first = svusmmla_s32(*first, a, v);
-    *second = svusmmla_s32(*second, b, v);
-    v = sixteen(x + GROUP * R);
-    *first = svusmmla_s32(*first, c, v);
-    *second = svusmmla_s32(*second, d, v);
+    s = svusmmla_s32(s, a, sixteen(x));
+    return svusmmla_s32(s, b, sixteen(x + GROUP * R));
 }
 
 /* As `add` below for R > 1, with codes in the order that `add_block` brings them into. An odd number of rows ends with
@@ -177,11 +166,18 @@ INLINE void add_pairs(const shape f, const int R, const part p, const uint8_t *t
             lo0 = svreinterpret_s32_u64(svdup_n_u64(n));
         }
         lo1 = lo0;
-        two(&hi0, &hi1, x + PANEL_X_HI * R, R, q0, q1, q2, q3);
-        two(&lo0, &lo1, x + PANEL_X_LO * R, R, q0, q1, q2, q3);
+        const uint8_t *hi = x + PANEL_X_HI * R, *lo = x + PANEL_X_LO * R;
+        hi0 = two(hi0, hi, R, q0, q2);
+        hi1 = two(hi1, hi, R, q1, q3);
+        lo0 = two(lo0, lo, R, q0, q2);
+        lo1 = two(lo1, lo, R, q1, q3);
         if (f.sub == 32) {
-            two(&hi0, &hi1, x + PANEL_X_HI * R + 2 * GROUP * R, R, q4, q5, q6, q7);
-            two(&lo0, &lo1, x + PANEL_X_LO * R + 2 * GROUP * R, R, q4, q5, q6, q7);
+            hi += 2 * GROUP * R;
+            lo += 2 * GROUP * R;
+            hi0 = two(hi0, hi, R, q4, q6);
+            hi1 = two(hi1, hi, R, q5, q7);
+            lo0 = two(lo0, lo, R, q4, q6);
+            lo1 = two(lo1, lo, R, q5, q7);
         }
         const svint32_t a = joined(hi0, lo0), b = joined(hi1, lo1);
         if (r == i)
@@ -243,7 +239,6 @@ INLINE void block_part(const shape f, const int R, const part p, const uint8_t *
     svuint8_t q0 = code(f, p, planes, 0), q1 = code(f, p, planes, 1), q2 = code(f, p, planes, 2);
     svuint8_t q3 = code(f, p, planes, 3), q4 = code(f, p, planes, 4), q5 = code(f, p, planes, 5);
     svuint8_t q6 = code(f, p, planes, 6), q7 = code(f, p, planes, 7);
-    svfloat32_t scale, min = svdup_n_f32(0);
 #ifdef INFER_SVE_I8MM
 #define ADD(...)                                                                                                       \
     do {                                                                                                               \
@@ -268,12 +263,11 @@ INLINE void block_part(const shape f, const int R, const part p, const uint8_t *
 #else
 #define ADD add
 #endif
-    scales(f, p, head, block, 0, &scale, &min);
-    ADD(f, R, p, tile, 0, scale, min, c, ldc, q0, q1, q2, q3, q4, q5, q6, q7);
-    if (f.sub == 16) {
-        scales(f, p, head, block, 1, &scale, &min);
-        ADD(f, R, p, tile, 1, scale, min, c, ldc, q4, q5, q6, q7, q4, q5, q6, q7);
-    }
+    ADD(f, R, p, tile, 0, scale_of(f, p, head, block, 0), min_of(f, p, head, block, 0), c, ldc, q0, q1, q2, q3, q4, q5,
+        q6, q7);
+    if (f.sub == 16)
+        ADD(f, R, p, tile, 1, scale_of(f, p, head, block, 1), min_of(f, p, head, block, 1), c, ldc, q4, q5, q6, q7, q4,
+            q5, q6, q7);
 }
 
 /* R rows of a tile against n blocks as they lie. */
