@@ -77,6 +77,8 @@ typedef struct kern_attn {
      * KERN_LANES and of the block. NULL: unpack to floats first. */
     void (*weigh[INFER_FMT_COUNT])(const uint8_t *const *where, int64_t n, const float *p, int64_t vectors, float *o,
                                    int64_t ldo);
+    /* n rows of `width` values to floats, row by row ld apart; width as ldo for `weigh`. NULL: as the format has it. */
+    void (*unpack[INFER_FMT_COUNT])(const uint8_t *const *where, int64_t n, int64_t width, float *out, int64_t ld);
 } kern_attn;
 
 typedef void (*kern_tile_fn)(const float *w, int64_t ldw, const float *const *x, int64_t m, int64_t kc, float *c,

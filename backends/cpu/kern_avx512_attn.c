@@ -17,7 +17,7 @@
 
 #include "kern_avx2.h"
 
-enum { LANES = 16, PANEL = KERN_PANEL_KEYS, ROWS = 6 /* vectors in registers */, FEW = 4, AHEAD = 2048 };
+enum { LANES = 16, PANEL = KERN_PANEL_KEYS, ROWS = 6 /* vectors in registers */, FEW = 4, AHEAD = 4096 };
 
 #define LOG2_E 1.44269504088896341f
 
@@ -56,16 +56,6 @@ INLINE __m512 widen(const infer_format f, __m256i v)
 {
     return f == INFER_FMT_F16 ? _mm512_cvtph_ps(v)
                               : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
-}
-
-/* 32 elements of a block as signed codes. */
-INLINE __m256i codes(const infer_format f, const uint8_t *block)
-{
-    if (f == INFER_FMT_Q8_0)
-        return load256(block + 2);
-    const __m128i v = load128(block + 2), low = _mm_set1_epi8(15);
-    const __m256i both = _mm256_set_m128i(_mm_and_si128(_mm_srli_epi16(v, 4), low), _mm_and_si128(v, low));
-    return _mm256_sub_epi8(both, _mm256_set1_epi8(8));
 }
 
 /* Elements that four rows are transposed in at a time, and bytes of that many. */
@@ -109,13 +99,25 @@ INLINE turned turn(const infer_format f, const uint8_t *const r[4], int64_t at)
     }
     const __m128 scales = _mm_cvtph_ps(_mm_cvtsi64_si128((long long)halves));
     t.scale = _mm512_permutexvar_ps(spread, _mm512_castps128_ps512(scales));
-    const __m256i a = codes(f, r[0] + at), b = codes(f, r[1] + at), c = codes(f, r[2] + at), d = codes(f, r[3] + at);
-    const __m256i ab = _mm256_unpacklo_epi32(a, b), ab1 = _mm256_unpackhi_epi32(a, b);
-    const __m256i cd = _mm256_unpacklo_epi32(c, d), cd1 = _mm256_unpackhi_epi32(c, d);
-    t.q[0] = _mm256_unpacklo_epi64(ab, cd);
-    t.q[1] = _mm256_unpackhi_epi64(ab, cd);
-    t.q[2] = _mm256_unpacklo_epi64(ab1, cd1);
-    t.q[3] = _mm256_unpackhi_epi64(ab1, cd1);
+    if (f == INFER_FMT_Q8_0) {
+        const __m256i a = load256(r[0] + at + 2), b = load256(r[1] + at + 2);
+        const __m256i c = load256(r[2] + at + 2), d = load256(r[3] + at + 2);
+        const __m256i ab = _mm256_unpacklo_epi32(a, b), ab1 = _mm256_unpackhi_epi32(a, b);
+        const __m256i cd = _mm256_unpacklo_epi32(c, d), cd1 = _mm256_unpackhi_epi32(c, d);
+        t.q[0] = _mm256_unpacklo_epi64(ab, cd);
+        t.q[1] = _mm256_unpackhi_epi64(ab, cd);
+        t.q[2] = _mm256_unpacklo_epi64(ab1, cd1);
+        t.q[3] = _mm256_unpackhi_epi64(ab1, cd1);
+        return t;
+    }
+    const __m128i a = load128(r[0] + at + 2), b = load128(r[1] + at + 2);
+    const __m128i c = load128(r[2] + at + 2), d = load128(r[3] + at + 2);
+    const __m128i ab = _mm_unpacklo_epi32(a, b), ab1 = _mm_unpackhi_epi32(a, b);
+    const __m128i cd = _mm_unpacklo_epi32(c, d), cd1 = _mm_unpackhi_epi32(c, d);
+    t.q[0] = _mm256_castsi128_si256(_mm_unpacklo_epi64(ab, cd));
+    t.q[1] = _mm256_castsi128_si256(_mm_unpackhi_epi64(ab, cd));
+    t.q[2] = _mm256_castsi128_si256(_mm_unpacklo_epi64(ab1, cd1));
+    t.q[3] = _mm256_castsi128_si256(_mm_unpackhi_epi64(ab1, cd1));
     return t;
 }
 
@@ -124,7 +126,13 @@ INLINE __m512 quad(const infer_format f, const turned *t, const int part, const 
 {
     if (f == INFER_FMT_F16 || f == INFER_FMT_BF16)
         return widen(f, t->q[j]);
-    const __m128i v = part ? _mm256_extracti128_si256(t->q[j], 1) : _mm256_castsi256_si128(t->q[j]);
+    __m128i v = _mm256_castsi256_si128(t->q[j]);
+    if (f == INFER_FMT_Q8_0 && part)
+        v = _mm256_extracti128_si256(t->q[j], 1);
+    if (f == INFER_FMT_Q4_0) { /* a byte has an element of either half */
+        v = _mm_and_si128(part ? _mm_srli_epi16(v, 4) : v, _mm_set1_epi8(15));
+        v = _mm_sub_epi8(v, _mm_set1_epi8(8));
+    }
     return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v)), t->scale);
 }
 
@@ -133,6 +141,8 @@ INLINE void keys(const infer_format f, const uint8_t *const *where, int64_t dk, 
     for (int i = 0; i < 4; i++) {
         float *to = panel + i * LANES;
         for (int64_t k = 0, at = 0; k < dk; k += step_elems(f), at += step_bytes(f)) {
+            fetch(where[4 * i] + 4 * at,
+                  4 * (int)step_bytes(f)); /* in the order of memory: rows mostly follow each other */
             const turned t = turn(f, where + 4 * i, at);
             UNROLL
             for (int part = 0; part < step_elems(f) / 16; part++)
@@ -240,7 +250,6 @@ INLINE void direct_of(const infer_format f, const int R, const uint8_t *const *w
         for (int n = 0; n < R; n++)
             acc[n][0] = acc[n][1] = _mm512_setzero_ps();
         for (int64_t k = 0, at = 0; k < dk; k += step_elems(f), at += step_bytes(f)) {
-            /* in the order of memory, as rows mostly follow each other */
             fetch(r[0] + 8 * at, 8 * (int)step_bytes(f));
             const turned a = turn(f, r, at), b = turn(f, r + 4, at);
             UNROLL
@@ -285,13 +294,13 @@ INLINE void direct(const infer_format f, const uint8_t *const *where, const floa
 /* ---- Softmax -------------------------------------------------------------------------------------------------------
  */
 
-/* 2^x to about an ulp for x up to 127: x = n + r, |r| <= 1/2, and a polynomial for 2^r whose coefficients interpolate
- * (2^r - 1) / r at Chebyshev's nodes. */
+/* 2^x to about an ulp for x up to 127, 0 below -126: x = n + r, |r| <= 1/2, a polynomial for 2^r whose coefficients
+ * interpolate (2^r - 1) / r at Chebyshev's nodes, and n into the exponent (0 where NaN). */
 INLINE __m512 exp2_16(__m512 x)
 {
-    x = _mm512_max_ps(_mm512_set1_ps(-160), x); /* the second operand where NaN */
-    const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m512 r = _mm512_sub_ps(x, n);
+    x = _mm512_max_ps(_mm512_set1_ps(-126), x); /* the second operand where NaN */
+    const __m512i n = _mm512_cvtps_epi32(x);
+    const __m512 r = _mm512_sub_ps(x, _mm512_cvtepi32_ps(n));
     __m512 y = _mm512_set1_ps(0.0001545316294f);
     y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.001339086336f));
     y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.009618082557f));
@@ -299,7 +308,8 @@ INLINE __m512 exp2_16(__m512 x)
     y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.2402265076f));
     y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.693147188f));
     y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1));
-    return _mm512_scalef_ps(y, n);
+    y = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), _mm512_slli_epi32(n, 23)));
+    return _mm512_sub_ps(y, _mm512_set1_ps(0x1p-126f)); /* what was cut off becomes 0, all else stays */
 }
 
 /* tanh(x): a polynomial near 0 (Cephes' tanhf, Moshier 1989), else by exp(-2 |x|). */
@@ -319,29 +329,48 @@ INLINE __m512 tanh16(__m512 x)
     return _mm512_mask_mov_ps(p, _mm512_cmp_ps_mask(size, _mm512_set1_ps(0.625f), _CMP_GE_OQ), far);
 }
 
+/* What a vector sees of a tile, -INFINITY elsewhere. */
+INLINE void load_seen(const float *s, uint64_t seen, __m512 v[4])
+{
+    if (seen == UINT64_MAX) {
+        UNROLL
+        for (int j = 0; j < 4; j++)
+            v[j] = _mm512_loadu_ps(s + LANES * j);
+        return;
+    }
+    UNROLL
+    for (int j = 0; j < 4; j++)
+        v[j] = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), (__mmask16)(seen >> (LANES * j)), s + LANES * j);
+}
+
+/* s = scale * s, and through the cap. */
+static void cap_scores(const kern_softmax *t, float *s)
+{
+    const __m512 cap = _mm512_set1_ps(t->soft_cap);
+    for (int j = 0; j < KERN_KEYS; j += LANES) {
+        __m512 v = _mm512_mul_ps(_mm512_loadu_ps(s + j), _mm512_set1_ps(t->scale));
+        if (t->soft_cap > 0)
+            v = _mm512_mul_ps(tanh16(_mm512_div_ps(v, cap)), cap);
+        _mm512_storeu_ps(s + j, v);
+    }
+}
+
+/* Largest scores first and then exponentials, so that the chain of one vector does not hold up the next. */
 static void soften(const kern_softmax *t, int64_t vectors, float *s, uint64_t *seen, float *m, float *l, float *o)
 {
-    const int capped = t->soft_cap > 0, early = capped || t->scale < 0;
-    const __m512 low = _mm512_set1_ps(-INFINITY), factor = _mm512_set1_ps(t->scale);
-    const __m512 cap = _mm512_set1_ps(t->soft_cap);
+    const int early = t->soft_cap > 0 || t->scale < 0; /* else the exponential takes the factor along */
     const float scale = early ? LOG2_E : t->scale * LOG2_E;
-    for (int64_t i = 0; i < vectors; i++, s += KERN_KEYS, o += t->ldo) {
-        __m512 v[4], top[2];
+    __m512 v[4];
+    for (int64_t i = 0; i < vectors; i++) {
         if (!seen[i])
             continue;
+        if (early)
+            cap_scores(t, s + i * KERN_KEYS);
+        load_seen(s + i * KERN_KEYS, seen[i], v);
+        __m512 top[2] = {_mm512_set1_ps(-INFINITY), _mm512_set1_ps(-INFINITY)};
         UNROLL
-        for (int j = 0; j < 4; j++) {
-            v[j] = _mm512_mask_loadu_ps(low, (__mmask16)(seen[i] >> (LANES * j)), s + LANES * j);
-            if (early)
-                v[j] = _mm512_mul_ps(v[j], factor);
-            if (capped)
-                v[j] = _mm512_mul_ps(tanh16(_mm512_div_ps(v[j], cap)), cap);
-            if (early)
-                v[j] = _mm512_mask_mov_ps(low, (__mmask16)(seen[i] >> (LANES * j)), v[j]);
-        }
-        /* the second operand where NaN */
-        top[0] = _mm512_max_ps(v[1], _mm512_max_ps(v[0], low));
-        top[1] = _mm512_max_ps(v[3], _mm512_max_ps(v[2], low));
+        for (int j = 0; j < 4; j++) /* the second operand where NaN */
+            top[j / 2] = _mm512_max_ps(v[j], top[j / 2]);
         const float most = _mm512_reduce_max_ps(_mm512_max_ps(top[0], top[1])) * scale;
         if (most == -INFINITY) { /* nothing but -INFINITY and NaN */
             uint64_t odd = 0;
@@ -350,21 +379,28 @@ static void soften(const kern_softmax *t, int64_t vectors, float *s, uint64_t *s
                 odd |= _mm512_cmp_ps_mask(v[j], v[j], _CMP_UNORD_Q);
             l[i] = odd ? NAN : l[i];
             seen[i] = 0;
-            continue;
-        }
-        if (most > m[i]) {
+        } else if (most > m[i]) {
             const __m512 shrink = exp2_16(_mm512_set1_ps(m[i] - most));
             l[i] *= _mm512_cvtss_f32(shrink);
-            for (int64_t j = 0; m[i] > -INFINITY && j < t->ldo; j += LANES)
-                _mm512_storeu_ps(o + j, _mm512_mul_ps(_mm512_loadu_ps(o + j), shrink));
+            for (float *to = o + i * t->ldo; m[i] > -INFINITY && to < o + (i + 1) * t->ldo; to += LANES)
+                _mm512_storeu_ps(to, _mm512_mul_ps(_mm512_loadu_ps(to), shrink));
             m[i] = most;
         }
-        const __m512 shift = _mm512_set1_ps(m[i]), by = _mm512_set1_ps(scale);
+    }
+    for (int64_t i = 0; i < vectors; i++) {
+        if (!seen[i])
+            continue;
+        load_seen(s + i * KERN_KEYS, seen[i], v);
         UNROLL
-        for (int j = 0; j < 4; j++) {
-            v[j] = _mm512_maskz_mov_ps((__mmask16)(seen[i] >> (LANES * j)), exp2_16(_mm512_fmsub_ps(v[j], by, shift)));
-            _mm512_storeu_ps(s + LANES * j, v[j]);
-        }
+        for (int j = 0; j < 4; j++)
+            v[j] = exp2_16(_mm512_fmsub_ps(v[j], _mm512_set1_ps(scale), _mm512_set1_ps(m[i])));
+        if (seen[i] != UINT64_MAX)
+            UNROLL
+        for (int j = 0; j < 4; j++)
+            v[j] = _mm512_maskz_mov_ps((__mmask16)(seen[i] >> (LANES * j)), v[j]);
+        UNROLL
+        for (int j = 0; j < 4; j++)
+            _mm512_storeu_ps(s + i * KERN_KEYS + LANES * j, v[j]);
         l[i] += _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(v[0], v[1]), _mm512_add_ps(v[2], v[3])));
     }
 }
@@ -463,6 +499,23 @@ INLINE void weigh(const infer_format f, const uint8_t *const *where, int64_t n, 
     }
 }
 
+/* The same values as floats, for many vectors. */
+INLINE void unpack(const infer_format f, const uint8_t *const *where, int64_t n, int64_t width, float *out, int64_t ld)
+{
+    const int64_t bytes = f == INFER_FMT_Q8_0 ? 34 : f == INFER_FMT_Q4_0 ? 18 : 64;
+    for (int64_t t = 0; t < n; t++, out += ld) {
+        const uint8_t *row = where[t];
+        int64_t j = 0;
+        for (; j + 2 * LANES <= width; j += 2 * LANES, row += bytes) {
+            fetch(row, 64);
+            _mm512_storeu_ps(out + j, get(f, row, 0));
+            _mm512_storeu_ps(out + j + LANES, get(f, row, LANES));
+        }
+        if (bytes == 64 && j < width)
+            _mm512_storeu_ps(out + j, get(f, row, 0));
+    }
+}
+
 #define FORMAT(id, name)                                                                                               \
     static void weigh_##name(const uint8_t *const *where, int64_t n, const float *p, int64_t vectors, float *o,        \
                              int64_t ldo)                                                                              \
@@ -475,7 +528,7 @@ FORMAT(BF16, bf16)
 FORMAT(Q8_0, q8_0)
 FORMAT(Q4_0, q4_0)
 
-#define KEYS(id, name)                                                                                                 \
+#define STORED(id, name)                                                                                               \
     static void keys_##name(const uint8_t *const *where, int64_t dk, float *panel)                                     \
     {                                                                                                                  \
         keys(INFER_FMT_##id, where, dk, panel);                                                                        \
@@ -484,11 +537,15 @@ FORMAT(Q4_0, q4_0)
                               float *s)                                                                                \
     {                                                                                                                  \
         direct(INFER_FMT_##id, where, x, vectors, dk, s);                                                              \
+    }                                                                                                                  \
+    static void unpack_##name(const uint8_t *const *where, int64_t n, int64_t width, float *out, int64_t ld)           \
+    {                                                                                                                  \
+        unpack(INFER_FMT_##id, where, n, width, out, ld);                                                              \
     }
-KEYS(F16, f16)
-KEYS(BF16, bf16)
-KEYS(Q8_0, q8_0)
-KEYS(Q4_0, q4_0)
+STORED(F16, f16)
+STORED(BF16, bf16)
+STORED(Q8_0, q8_0)
+STORED(Q4_0, q4_0)
 
 const kern_attn kern_avx512_attn = {
     .exp = exp2f,
@@ -510,6 +567,10 @@ const kern_attn kern_avx512_attn = {
               [INFER_FMT_BF16] = weigh_bf16,
               [INFER_FMT_Q8_0] = weigh_q8_0,
               [INFER_FMT_Q4_0] = weigh_q4_0},
+    .unpack = {[INFER_FMT_F16] = unpack_f16,
+               [INFER_FMT_BF16] = unpack_bf16,
+               [INFER_FMT_Q8_0] = unpack_q8_0,
+               [INFER_FMT_Q4_0] = unpack_q4_0},
 };
 
 #else

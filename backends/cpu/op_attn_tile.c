@@ -11,7 +11,7 @@
 #include "op_attn.h"
 
 enum { KEYS = KERN_KEYS, PANEL = KERN_PANEL_KEYS };
-enum { DIRECT = 6, DIRECT_ATTN = 8 }; /* vectors that read values (DIRECT: and keys) as they lie */
+enum { DIRECT = 6, DIRECT_KEYS = 4, DIRECT_VALUES = 8 }; /* vectors that read them as they lie */
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 
@@ -134,17 +134,18 @@ static inline __attribute__((always_inline)) void fetch_keys(const uint8_t *cons
             __builtin_prefetch(where[i] + b, 0, 2);
 }
 
+/* Rows of `width` floats, zeros behind them up to `padded`, and `ld` from row to row. */
 static void unpack_keys(const attn_call *t, const cpu_view *plane, const uint8_t *const *where, int64_t n,
-                        int64_t width, float *out, int64_t ld)
+                        int64_t width, int64_t padded, float *out, int64_t ld)
 {
     kern_unpack_fn unpack = t->c->k->format[plane->format].unpack;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++, out += ld) {
         if (where[i])
-            unpack(where[i], out + i * ld, width);
+            unpack(where[i], out, width);
         else
-            memset(out + i * ld, 0, (size_t)width * sizeof *out);
-        for (int64_t j = width; j < ld; j++)
-            out[i * ld + j] = 0;
+            memset(out, 0, (size_t)width * sizeof *out);
+        if (width < padded)
+            memset(out + width, 0, (size_t)(padded - width) * sizeof *out);
     }
 }
 
@@ -195,7 +196,7 @@ static void scores(const attn_call *t, const attn_work *w, const places *here, c
         }
         return;
     }
-    unpack_keys(t, t->k, where, n, t->dk, w->k, t->dk_pad);
+    unpack_keys(t, t->k, where, n, t->dk, t->dk_pad, w->k, t->dk_pad);
     for (int64_t j = n; j % KERN_TILE; j++) /* a tile reads whole groups */
         memset(w->k + j * t->dk_pad, 0, (size_t)t->dk_pad * sizeof(float));
     memset(w->s, 0, (size_t)(vectors * KEYS) * sizeof(float));
@@ -295,7 +296,7 @@ static void do_tile(const attn_call *t, const attn_work *w, const places *here, 
     } else if (vectors <= DIRECT && t->c->k->format[t->v->format].weigh && t->dv % KERN_LANES == 0) {
         weigh(t, w, here->v, NULL, 0, vectors, here->n, st->o);
     } else {
-        unpack_keys(t, t->v, here->v, here->n, t->dv, w->v, t->ldv);
+        unpack_keys(t, t->v, here->v, here->n, t->dv, t->dv, w->v, t->ldv);
         weigh(t, w, here->v, w->v, t->ldv, vectors, here->n, st->o);
     }
 }
@@ -322,12 +323,12 @@ static void panel_scores(const attn_call *t, const attn_work *w, const places *h
         row = found;
     }
     infer_format format = t->k->format;
-    if (end - first <= DIRECT_ATTN && f->direct[format] && dk % KERN_LANES == 0) {
+    if (end - first <= DIRECT_KEYS && f->direct[format] && dk % KERN_LANES == 0) {
         f->direct[format](row, w->x + first, end - first, dk, w->s + first * KEYS + g);
         return;
     }
     if (!f->keys[format] || dk % (format == INFER_FMT_F32 ? 4 : KERN_LANES)) {
-        unpack_keys(t, t->k, row, PANEL, dk, w->rows, t->dk_pad);
+        unpack_keys(t, t->k, row, PANEL, dk, t->dk_pad, w->rows, t->dk_pad);
         for (int64_t j = 0; j < PANEL; j++)
             found[j] = (const uint8_t *)(w->rows + j * t->dk_pad);
         row = found;
@@ -390,12 +391,15 @@ static void do_panels(const attn_call *t, const attn_work *w, const places *here
             panel_scores(t, w, here, g, vectors);
     }
     f->soften(&softmax, vectors, w->s, w->seen, st->m, st->l, st->o);
-    if (vectors <= DIRECT_ATTN && f->weigh[plane->format] && t->dv == t->ldo && t->dv % t->v_block == 0) {
+    if (vectors <= DIRECT_VALUES && f->weigh[plane->format] && t->dv == t->ldo && t->dv % t->v_block == 0) {
         panel_weigh(t, w, here->v, plane->format, vectors, here->n, st->o);
         return;
     }
     const uint8_t *row[KEYS];
-    unpack_keys(t, plane, here->v, here->n, attn_round_up(t->dv, t->v_block), w->v, t->ldv);
+    if (f->unpack[plane->format] && t->dv == t->ldo && ~here->have << (KEYS - here->n) == 0)
+        f->unpack[plane->format](here->v, here->n, t->dv, w->v, t->ldv);
+    else
+        unpack_keys(t, plane, here->v, here->n, attn_round_up(t->dv, t->v_block), t->ldo, w->v, t->ldv);
     for (int64_t j = 0; j < here->n; j++)
         row[j] = (const uint8_t *)(w->v + j * t->ldv);
     panel_weigh(t, w, row, INFER_FMT_F32, vectors, here->n, st->o);

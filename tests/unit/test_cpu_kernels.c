@@ -26,7 +26,7 @@ enum { N_WEIGHT_FORMATS = sizeof weight_formats / sizeof weight_formats[0] };
 
 static const struct {
     const char *isa, *threads;
-} settings[] = {{"generic", "1"}, {"generic", "3"}, {"avx2", "1"}, {"avx2", "3"}, {"avx512", "1"}};
+} settings[] = {{"generic", "1"}, {"generic", "3"}, {"avx2", "1"}, {"avx2", "3"}, {"avx512", "1"}, {"avx512", "3"}};
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
 #define EACH_SETTING(f)                                                                                                \
@@ -489,6 +489,51 @@ static void test_attention(void **state)
     check_attention(INFER_FMT_F32, 40, INFER_MASK_WINDOW, 100, 5, 1);
     check_attention(INFER_FMT_Q8_0, 64, INFER_MASK_CAUSAL, 0, 0, 1);
     check_attention(INFER_FMT_BF16, 20, INFER_MASK_WINDOW, 3, 0, 0);
+    check_attention(INFER_FMT_BF16, 64, INFER_MASK_CAUSAL, 0, 2, 0);
+    check_attention(INFER_FMT_Q4_0, 96, INFER_MASK_WINDOW, 130, 0, 0);
+    check_attention(INFER_FMT_F16, 128, INFER_MASK_WINDOW, 70, 0, 1);
+    check_attention(INFER_FMT_F8_E4M3, 18, INFER_MASK_CAUSAL, 0, 0, 0);
+}
+
+/* Keys that a row does not see may hold anything. */
+static void test_unseen(void **state)
+{
+    enum { LEN = 90, FROM = 50, D = 64, WIDTH = HEADS * D };
+    static float q[LEN * WIDTH], clean[LEN * WIDTH], got[LEN * WIDTH];
+    infer_attrs_attn a = {.struct_size = sizeof a, .mask = INFER_MASK_CAUSAL, .scale = 0.3f, .n_heads = HEADS};
+    a.kv = (infer_attrs_kv){sizeof a.kv, 0, INFER_FMT_F16, INFER_FMT_F16, KV, D, D, BS, N_BLOCKS};
+    world w;
+    fixture f;
+    (void)state;
+    fill_noise(q, LEN * WIDTH, 23);
+    EACH_SETTING(f)
+    {
+        world_make(&w, INFER_FMT_F16, D);
+        for (int32_t n = 1; n <= LEN; n += LEN - 1) { /* row by row, and all at once */
+            const int32_t start[2] = {0, n};
+            for (int32_t r = 0; r < LEN; r += n) {
+                const int32_t len = r + n;
+                run_attention(&f, &w, &a, w.table, q + r * WIDTH, &len, start, 1, NULL, clean + r * WIDTH);
+            }
+        }
+        for (int64_t t = FROM; t < TABLE * BS; t++)
+            for (int64_t h = 0; h < KV; h++) {
+                int64_t at = ((w.table[t / BS] * KV + h) * BS + t % BS) * D;
+                memset((uint16_t *)w.k + at, 0x7E, D * 2); /* NaN */
+                memset((uint16_t *)w.v + at, 0x7E, D * 2);
+            }
+        for (int32_t n = 1; n <= LEN; n += LEN - 1) {
+            const int32_t start[2] = {0, n};
+            for (int32_t r = 0; r < LEN; r += n) {
+                const int32_t len = r + n;
+                run_attention(&f, &w, &a, w.table, q + r * WIDTH, &len, start, 1, NULL, got + r * WIDTH);
+            }
+            assert_memory_equal(got, clean, FROM * WIDTH * sizeof *got);
+            assert_true(isnan(got[FROM * WIDTH]) && isnan(got[LEN * WIDTH - 1]));
+        }
+        world_free(&w);
+        fixture_close(&f);
+    }
 }
 
 /* ---- Workers --------------------------------------------------------------------------------------------------- */
@@ -556,7 +601,7 @@ int main(void)
         cmocka_unit_test(test_unpack),      cmocka_unit_test(test_halves),  cmocka_unit_test(test_pack_q8_0),
         cmocka_unit_test(test_sums),        cmocka_unit_test(test_vectors), cmocka_unit_test(test_matmul),
         cmocka_unit_test(test_matmul_rows), cmocka_unit_test(test_moe),     cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_workers),     cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_unseen),      cmocka_unit_test(test_workers), cmocka_unit_test(test_idle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
