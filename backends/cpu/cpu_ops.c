@@ -32,6 +32,7 @@ static const op_row table[INFER_OP_COUNT] = {
     OP(MOE_MATMUL, moe_matmul, 0),
     OP(MOE_COMBINE, moe_combine, 0),
     OP(GATED_MLP, gated_mlp, 0),
+    OP(QKV, qkv, 0),
     OP(ROPE, rope, 0),
     OP(KV_WRITE, kv_write, 0),
     OP(ROPE_KV_WRITE, rope_kv_write, 0),

@@ -17,7 +17,7 @@ struct infer_weight {
 
 static int reads_panels(infer_op_id op)
 {
-    return op == INFER_OP_MATMUL || op == INFER_OP_MOE_MATMUL || op == INFER_OP_GATED_MLP;
+    return op == INFER_OP_MATMUL || op == INFER_OP_MOE_MATMUL || op == INFER_OP_GATED_MLP || op == INFER_OP_QKV;
 }
 
 /* The part of the tensor that comes: matrices, rows, elements of a row. */

@@ -149,6 +149,7 @@ CPU_OP(state_copy);
 CPU_OP(norm); /* rms, layer, add + rms */
 CPU_OP(matmul);
 CPU_OP(gated_mlp);
+CPU_OP(qkv);
 CPU_OP(moe_matmul);
 CPU_OP(lora);
 CPU_OP(moe_route);

@@ -366,15 +366,25 @@ static void quantize_piece(void *ctx, int64_t first, int64_t end, uint32_t worke
     }
 }
 
-/* Cuts [0, items) into blocks and N into tiles, and makes of x what the sums need. scratch: x_scratch bytes. */
-static void prepare(cpu_call *c, product *p, uint8_t *scratch)
+static void cut_tiles(const cpu_call *c, product *p)
 {
-    int64_t threads = cpu_team_size(c->dev->team);
+    const int64_t threads = cpu_team_size(c->dev->team);
+    p->tile = TILE;
+    while (p->tile > 16 && (p->w.n + p->tile - 1) / p->tile * p->n_blocks < threads * 6)
+        p->tile /= 2;
+    p->n_tiles = (p->w.n + p->tile - 1) / p->tile;
+}
+
+/* Cuts [0, items) into blocks and N into tiles, and makes of x what the sums need. scratch: x_scratch bytes.
+ * Returns the end of what it took. */
+static uint8_t *prepare(cpu_call *c, product *p, uint8_t *scratch)
+{
     const int integers = p->w.panel && !p->exact;
     if (!integers && p->x->format != INFER_FMT_F32) {
         convert_ctx v = {c, p->x, (float *)(void *)scratch};
         cpu_split(c->dev, c->rows * p->x->per_row, p->w.k, convert_piece, &v);
         p->xf = v.to;
+        scratch += align64((uint64_t)(c->rows * p->x->per_row * p->w.k) * sizeof(float));
     }
     if (!p->blocks) {
         p->n_blocks = (p->items + BLOCK - 1) / BLOCK;
@@ -386,19 +396,18 @@ static void prepare(cpu_call *c, product *p, uint8_t *scratch)
     if (integers) {
         const block *last = p->blocks ? &p->blocks[p->n_blocks - 1] : NULL;
         p->xq = scratch;
-        cpu_split(c->dev, last ? last->first + last->m : p->items, p->w.k * 2, quantize_piece, p);
+        const int64_t met = last ? last->first + last->m : p->items;
+        cpu_split(c->dev, met, p->w.k * 2, quantize_piece, p);
+        scratch += align64((uint64_t)(met * (p->w.k / PANEL_BLOCK)) * PANEL_X_BYTES);
     }
-    p->tile = TILE;
-    while (p->tile > 16 && (p->w.n + p->tile - 1) / p->tile * p->n_blocks < threads * 6)
-        p->tile /= 2;
-    p->n_tiles = (p->w.n + p->tile - 1) / p->tile;
+    cut_tiles(c, p);
+    return scratch;
 }
 
-/* All chunks of a prepared product. */
-static void run_chunks(cpu_call *c, const product *p, cpu_chunk_fn fn, void *ctx)
+/* fn for each chunk of so much work, in products of two numbers. */
+static void run_team(cpu_call *c, int64_t work, int64_t chunks, cpu_chunk_fn fn, void *ctx)
 {
-    int64_t chunks = p->n_tiles * p->n_blocks;
-    if (p->w.n * p->w.k * p->items < 32768) { /* not worth waking anybody */
+    if (work < 32768) { /* not worth waking anybody */
         for (int64_t i = 0; i < chunks; i++)
             fn(ctx, i, 0);
         return;
@@ -406,9 +415,15 @@ static void run_chunks(cpu_call *c, const product *p, cpu_chunk_fn fn, void *ctx
     cpu_team_run(c->dev->team, chunks, fn, ctx);
 }
 
+/* All chunks of a prepared product. */
+static void run_chunks(cpu_call *c, const product *p, cpu_chunk_fn fn, void *ctx)
+{
+    run_team(c, p->w.n * p->w.k * p->items, p->n_tiles * p->n_blocks, fn, ctx);
+}
+
 static void run_product(cpu_call *c, product *p, uint8_t *scratch)
 {
-    prepare(c, p, scratch);
+    (void)prepare(c, p, scratch);
     run_chunks(c, p, product_chunk, p);
 }
 
@@ -440,16 +455,26 @@ static uint64_t x_scratch(const infer_tensor_desc *w, infer_format x_format, int
     return x_format == INFER_FMT_F32 ? 0 : align64((uint64_t)(vectors * k) * sizeof(float));
 }
 
+/* Whether `n` weights from operand `first` on are known. */
+static int query_weights(const infer_device *dev, const infer_op_desc *op, uint32_t first, uint32_t n,
+                         infer_op_answer *a)
+{
+    for (uint32_t i = first; i < first + n; i++)
+        if (!cpu_weight_known(dev, cpu_tensor(op, i))) {
+            a->level = INFER_LEVEL_NO;
+            a->why = INFER_WHY_FORMAT;
+            a->which = i;
+            return 0;
+        }
+    return 1;
+}
+
 /* Common to all: a weight that is known, and room for x. */
 static int query_product(const infer_device *dev, const infer_op_desc *op, int64_t items, infer_op_answer *a)
 {
     const infer_tensor_desc *x = cpu_tensor(op, 0), *w = cpu_tensor(op, 1);
-    if (!cpu_weight_known(dev, w)) {
-        a->level = INFER_LEVEL_NO;
-        a->why = INFER_WHY_FORMAT;
-        a->which = 1;
+    if (!query_weights(dev, op, 1, 1, a))
         return 0;
-    }
     a->n_epilogue = epilogues(op);
     const int exact =
         (op->op == INFER_OP_MATMUL || op->op == INFER_OP_MOE_MATMUL) && attrs_of(op).act_format == INFER_FMT_F32;
@@ -482,30 +507,67 @@ void cpu_query_matmul(const infer_device *dev, const infer_op_desc *op, infer_op
 /* ---- GATED_MLP -------------------------------------------------------------------------------------------------- */
 
 /* Both products of one tile, and their activation, by one thread; the hidden rows stay floats. */
+enum { GATE, UP };
 typedef struct gated {
-    product gate, up;
+    product of[2];
     infer_attrs_act a;
-    float *hidden; /* [items][gate.w.n] */
+    float *hidden; /* [items][of[GATE].w.n] */
 } gated;
+
+/* Asks for the first part of a tile's panels, before another stream of weights ends: else the processor notices the new
+ * one only after some misses. */
+static void fetch_tile(const product *p, int64_t n0)
+{
+    enum { HEAD = 4096, LINE = 64 };
+    if (!p->w.panel || n0 >= p->w.n)
+        return;
+    const uint8_t *at = p->w.p + n0 / PANEL_ROWS * p->w.panel_bytes;
+    for (int64_t i = 0; i < HEAD && i < p->w.panel_bytes; i += LINE)
+        __builtin_prefetch(at + i, 0, 2);
+}
 
 static void gated_chunk(void *ctx, int64_t chunk, uint32_t worker)
 {
     const gated *g = ctx;
     int64_t n0, nn;
-    const block blk = chunk_of(&g->gate, chunk, &n0, &nn);
+    const block blk = chunk_of(&g->of[GATE], chunk, &n0, &nn);
     _Alignas(64) float gate[BLOCK * TILE], up[BLOCK * TILE];
     (void)worker;
-    sums_of(&g->gate, &blk, n0, nn, gate);
-    sums_of(&g->up, &blk, n0, nn, up);
+    if (blk.m <= FEW)
+        fetch_tile(&g->of[UP], n0);
+    sums_of(&g->of[GATE], &blk, n0, nn, gate);
+    if (blk.m <= FEW)
+        fetch_tile(&g->of[GATE], n0 + nn);
+    sums_of(&g->of[UP], &blk, n0, nn, up);
     for (int64_t i = 0; i < blk.m; i++)
-        g->gate.c->k->act(g->a.act, g->a.limit, gate + i * TILE, up + i * TILE,
-                          g->hidden + (blk.first + i) * g->gate.w.n + n0, nn);
+        g->of[GATE].c->k->act(g->a.act, g->a.limit, gate + i * TILE, up + i * TILE,
+                              g->hidden + (blk.first + i) * g->of[GATE].w.n + n0, nn);
 }
 
-/* Whether two products can read the same prepared x. */
-static int same_x(const product *a, const product *b)
+/* Prepares n products of one x and its items, with blocks in common. scratch: of the sum of their x_scratch. */
+static void prepare_all(cpu_call *c, product *p, int n, uint8_t *scratch)
 {
-    return !a->w.panel == !b->w.panel && (!a->w.panel || a->w.panel->zero == b->w.panel->zero);
+    for (int i = 0; i < n; i++) {
+        int same = 0; /* an earlier one that needs x in the same form */
+        while (same < i &&
+               (!p[same].w.panel != !p[i].w.panel || (p[i].w.panel && p[same].w.panel->zero != p[i].w.panel->zero)))
+            same++;
+        if (same < i) {
+            p[i].xf = p[same].xf;
+            p[i].xq = p[same].xq;
+            p[i].n_blocks = p[same].n_blocks;
+            p[i].block_rows = p[same].block_rows;
+            cut_tiles(c, &p[i]);
+            continue;
+        }
+        scratch = prepare(c, &p[i], scratch);
+    }
+    for (int i = 0; i < n; i++) /* integers come in whole tiles: blocks are as where those are */
+        for (int k = 0; k < n && !p[i].w.panel; k++)
+            if (p[k].w.panel) {
+                p[i].n_blocks = p[k].n_blocks;
+                p[i].block_rows = p[k].block_rows;
+            }
 }
 
 infer_status cpu_run_gated_mlp(cpu_call *c)
@@ -513,26 +575,14 @@ infer_status cpu_run_gated_mlp(cpu_call *c)
     const cpu_view *x = cpu_in(c, 0);
     const int64_t hidden = cpu_in(c, 1)->shape[0], rows = c->rows;
     uint8_t *scratch = c->scratch + align64((uint64_t)(rows * hidden) * sizeof(float));
-    gated g = {.gate = {.c = c, .x = x, .x_div = 1, .items = rows, .scale = 1}, .hidden = (float *)(void *)c->scratch};
+    gated g = {.hidden = (float *)(void *)c->scratch};
     cpu_attrs(c->op, &g.a, sizeof g.a);
-    g.up = g.gate;
-    cpu_weight_open(&g.gate.w, c, 1);
-    cpu_weight_open(&g.up.w, c, 2);
-    prepare(c, &g.gate, scratch);
-    if (same_x(&g.gate, &g.up)) {
-        const cpu_weight up = g.up.w;
-        g.up = g.gate;
-        g.up.w = up;
-    } else {
-        prepare(c, &g.up, scratch + x_scratch(cpu_tensor(c->op, 1), x->format, 0, rows, rows));
-        if (g.up.block_rows != g.gate.block_rows) { /* integers come in whole tiles: as the one that has them */
-            product *plain = g.up.w.panel ? &g.gate : &g.up;
-            const product *tiled = g.up.w.panel ? &g.up : &g.gate;
-            plain->block_rows = tiled->block_rows;
-            plain->n_blocks = tiled->n_blocks;
-        }
+    for (uint32_t i = 0; i < 2; i++) {
+        g.of[i] = (product){.c = c, .x = x, .x_div = 1, .items = rows, .scale = 1};
+        cpu_weight_open(&g.of[i].w, c, 1 + i);
     }
-    run_chunks(c, &g.gate, gated_chunk, &g);
+    prepare_all(c, g.of, 2, scratch);
+    run_chunks(c, &g.of[GATE], gated_chunk, &g);
     const cpu_view h = {.p = c->scratch,
                         .format = INFER_FMT_F32,
                         .rank = 2,
@@ -551,19 +601,57 @@ void cpu_query_gated_mlp(const infer_device *dev, const infer_op_desc *op, infer
 {
     const infer_tensor_desc *x = cpu_tensor(op, 0);
     const int64_t rows = x->shape[0];
-    if (!query_product(dev, op, rows, a))
+    if (!query_product(dev, op, rows, a) || !query_weights(dev, op, 2, 2, a))
         return;
-    for (uint32_t i = 2; i <= 3 && a->level; i++)
-        if (!cpu_weight_known(dev, cpu_tensor(op, i))) {
-            a->level = INFER_LEVEL_NO;
-            a->why = INFER_WHY_FORMAT;
-            a->which = i;
-            return;
-        }
     uint64_t first = a->scratch_bytes + x_scratch(cpu_tensor(op, 2), x->format, 0, rows, rows);
     uint64_t second = x_scratch(cpu_tensor(op, 3), INFER_FMT_F32, 0, rows, rows);
     a->scratch_bytes =
         align64((uint64_t)(rows * cpu_tensor(op, 1)->shape[0]) * sizeof(float)) + (first > second ? first : second);
+}
+
+/* ---- QKV ------------------------------------------------------------------------------------------------------- */
+
+enum { QKV = 3 };
+
+/* Chunks of the first product, then of the second, and so on. */
+static void qkv_chunk(void *ctx, int64_t chunk, uint32_t worker)
+{
+    const product *p = ctx;
+    while (chunk >= p->n_tiles * p->n_blocks) {
+        chunk -= p->n_tiles * p->n_blocks;
+        p++;
+    }
+    product_chunk((void *)(uintptr_t)p, chunk, worker);
+}
+
+infer_status cpu_run_qkv(cpu_call *c)
+{
+    product p[QKV];
+    int64_t chunks = 0, work = 0;
+    for (uint32_t i = 0; i < QKV; i++) {
+        const cpu_view *bias = cpu_in(c, 4 + i);
+        p[i] = (product){.c = c, .x = cpu_in(c, 0), .y = cpu_out(c, i), .x_div = 1, .items = c->rows, .scale = 1};
+        p[i].bias = bias->p ? bias : NULL;
+        cpu_weight_open(&p[i].w, c, 1 + i);
+    }
+    prepare_all(c, p, QKV, c->scratch);
+    for (uint32_t i = 0; i < QKV; i++) {
+        chunks += p[i].n_tiles * p[i].n_blocks;
+        work += p[i].w.n * p[i].w.k * p[i].items;
+    }
+    run_team(c, work, chunks, qkv_chunk, p);
+    return INFER_OK;
+}
+
+void cpu_query_qkv(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
+{
+    const infer_tensor_desc *x = cpu_tensor(op, 0);
+    query_weights(dev, op, 1, QKV, a);
+    for (uint32_t i = 1; i <= QKV && a->level; i++) {
+        const infer_tensor_desc *w = cpu_tensor(op, i);
+        a->scratch_bytes += x_scratch(w, x->format, 0, x->shape[0], x->shape[0]);
+        a->est_bytes += (double)cpu_bytes(dev, w->format, w->shape[1]) * (double)w->shape[0];
+    }
 }
 
 /* ---- Items that choose their matrix ---------------------------------------------------------------------------- */

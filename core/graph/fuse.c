@@ -84,6 +84,49 @@ static int fuse_gated_mlp(infer_graph *g, const infer_graph_target *t, int32_t i
     return 1;
 }
 
+static int plain_matmul(const infer_gnode *n)
+{
+    const infer_attrs_matmul *a = &n->attrs.matmul;
+    return n->op == INFER_OP_MATMUL && !n->removed && !n->n_epilogue && n->n_in <= 3 &&
+           (!n->attrs_size || ((a->scale == 0 || a->scale == 1) && a->act_format == INFER_FMT_NONE));
+}
+
+/* Three MATMULs of one value, not far apart -> one op in the first one's place. */
+static int fuse_qkv(infer_graph *g, const infer_graph_target *t, int32_t i, fuse_maps *m)
+{
+    enum { LOOK = 12 /* nodes */ };
+    infer_gnode *of[3] = {&g->nodes[i]};
+    int n = 1;
+    if (!plain_matmul(of[0]))
+        return 0;
+    for (uint32_t j = (uint32_t)i + 1; j < g->n_nodes && j < (uint32_t)i + LOOK && n < 3; j++) {
+        infer_gnode *next = &g->nodes[j];
+        if (plain_matmul(next) && next->in[0] == of[0]->in[0] && next->dev == of[0]->dev &&
+            next->program == of[0]->program)
+            of[n++] = next;
+    }
+    if (n < 3)
+        return 0;
+    infer_gnode cand = *of[0];
+    cand.op = INFER_OP_QKV;
+    cand.attrs_size = 0;
+    cand.n_in = 7;
+    cand.n_out = 3;
+    for (int k = 0; k < 3; k++) {
+        cand.in[1 + k] = of[k]->in[1];
+        cand.in[4 + k] = of[k]->n_in > 2 ? of[k]->in[2] : -1;
+        cand.out[k] = of[k]->out[0];
+    }
+    if (!accepts(g, t, &cand))
+        return 0;
+    of[1]->removed = of[2]->removed = 1;
+    m->uses[infer_graph_root(g, cand.in[0])] -= 2;
+    for (int k = 0; k < 3; k++)
+        m->maker[infer_graph_root(g, cand.out[k])] = i;
+    *of[0] = cand;
+    return 1;
+}
+
 /* MATMUL or GATED_MLP -> ADD with a value that is older than the product: the product adds it while storing. */
 static int fuse_residual(infer_graph *g, const infer_graph_target *t, int32_t i, fuse_maps *m)
 {
@@ -157,6 +200,7 @@ static int fuse_add_norm(infer_graph *g, const infer_graph_target *t, int32_t i,
 
 static int (*const patterns[])(infer_graph *, const infer_graph_target *, int32_t, fuse_maps *) = {
     fuse_gated_mlp,
+    fuse_qkv,
     fuse_residual,
     fuse_add_norm,
 };

@@ -496,6 +496,35 @@ static const case_par gated_mlp_list[] = {
     {.n = 3, .k = 64, .e = 100, .d = 65, .f0 = BF16, .f1 = BF16, .f2 = BF16},
 };
 
+/* x [n][k], three weights of f1: e, d and g outputs; h: how many have a bias */
+static void gen_qkv(case_maker *m, const case_par *p)
+{
+    const int64_t out[3] = {p->e, p->d, p->g};
+    infer_case_fill(m, infer_case_in(m, p->f0, pad_of(p), 2, p->n, p->k, 1, 1), 1);
+    for (int i = 0; i < 3; i++)
+        infer_case_weight(m, p->f1, NULL, 2, out[i], p->k, 1);
+    for (int i = 0; i < 3; i++) {
+        if (i < p->h)
+            infer_case_fill(m, infer_case_in(m, F32, 0, 1, out[i], 1, 1, 1), 1);
+        else
+            infer_case_absent(m, 0);
+    }
+    for (int i = 0; i < 3; i++)
+        infer_case_out(m, p->f2, pad_of(p), 2, p->n, out[i], 1, 1);
+    infer_case_label(m,
+                     " n%" PRId64 " k%" PRId64 " of %" PRId64 " %" PRId64 " %" PRId64 " %s %s %s, %" PRId64 " biased",
+                     p->n, p->k, p->e, p->d, (int64_t)p->g, name(p->f0), name(p->f1), name(p->f2), p->h);
+    tol_product(m, NULL, 1);
+}
+
+static const case_par qkv_list[] = {
+    {.n = 1, .k = 7, .e = 17, .d = 7, .g = 3, .f0 = F32, .f1 = F32, .f2 = F32},
+    {.n = 7, .k = 64, .e = 96, .d = 33, .g = 32, .h = 3, .f0 = F32, .f1 = INFER_FMT_Q8_0, .f2 = F32, .flags = CASE_DYN},
+    {.n = 100, .k = 256, .e = 256, .d = 64, .g = 17, .h = 2, .f0 = F32, .f1 = INFER_FMT_Q4_K, .f2 = F32},
+    {.n = 1, .k = 256, .e = 100, .d = 64, .g = 33, .h = 1, .f0 = F32, .f1 = INFER_FMT_Q6_K, .f2 = F32},
+    {.n = 17, .k = 96, .e = 65, .d = 65, .g = 65, .h = 3, .f0 = BF16, .f1 = BF16, .f2 = BF16, .flags = CASE_PAD},
+};
+
 /* ---- Experts ---------------------------------------------------------------------------------------------- */
 
 /* logits [n][e], k chosen; mode: scoring, g: normalise, h: scale; CASE_EDGE: equal logits and NaN */
@@ -641,6 +670,7 @@ const case_set infer_case_sets_rows[] = {
     SET(ADD_RMS_NORM, gen_norm, add_norm_list),
     SET_MORE(MATMUL, gen_matmul, matmul_list, count_matmul, matmul_format),
     SET(GATED_MLP, gen_gated_mlp, gated_mlp_list),
+    SET(QKV, gen_qkv, qkv_list),
     SET(MOE_ROUTE, gen_route, route_list),
     SET(MOE_MATMUL, gen_moe_matmul, moe_matmul_list),
     SET(MOE_COMBINE, gen_moe_combine, moe_combine_list),

@@ -105,6 +105,7 @@ INFER_REF(layer_norm);
 INFER_REF(add_rms_norm);
 INFER_REF(matmul);
 INFER_REF(gated_mlp);
+INFER_REF(qkv);
 INFER_REF(lora_shrink);
 INFER_REF(lora_expand_add);
 INFER_REF(moe_route);

@@ -61,14 +61,14 @@ infer_status infer_ref_product(const infer_ref_weight *w, int64_t e, float *cons
     return st;
 }
 
-INFER_REF(matmul)
+/* Output `out` = scale * x W^T + bias, x the first input, W and bias of these inputs. */
+static infer_status one_product(const infer_op_desc *op, void *const *data, int64_t rows, uint32_t weight,
+                                uint32_t bias, uint32_t out, float scale)
 {
-    infer_view xv = infer_ref_in(op, data, 0), bv = infer_ref_in(op, data, 2), yv = infer_ref_out(op, data, 0);
+    infer_view xv = infer_ref_in(op, data, 0), bv = infer_ref_in(op, data, bias), yv = infer_ref_out(op, data, out);
     infer_rows x = {0}, b = {0}, y = {0};
     infer_ref_weight w;
-    infer_attrs_matmul a;
-    infer_op_attrs(op, &a, sizeof a);
-    infer_status st = infer_ref_weight_open(&w, infer_op_in(op, 1), data[1]);
+    infer_status st = infer_ref_weight_open(&w, infer_op_in(op, weight), data[weight]);
     if (st == INFER_OK)
         st = infer_rows_load(&x, &xv, rows);
     if (st == INFER_OK)
@@ -76,12 +76,27 @@ INFER_REF(matmul)
     if (st == INFER_OK)
         st = infer_rows_target(&y, &yv, rows);
     if (st == INFER_OK)
-        st = infer_ref_product(&w, 0, x.p, y.p, rows, a.scale == 0 ? 1 : a.scale, b.p ? b.p[0] : NULL);
+        st = infer_ref_product(&w, 0, x.p, y.p, rows, scale, b.p ? b.p[0] : NULL);
     if (st == INFER_OK)
         infer_rows_store(&y, &yv, rows);
     infer_rows_free(&x);
     infer_rows_free(&b);
     infer_rows_free(&y);
+    return st;
+}
+
+INFER_REF(matmul)
+{
+    infer_attrs_matmul a;
+    infer_op_attrs(op, &a, sizeof a);
+    return one_product(op, data, rows, 1, 2, 0, a.scale == 0 ? 1 : a.scale);
+}
+
+INFER_REF(qkv)
+{
+    infer_status st = INFER_OK;
+    for (uint32_t i = 0; i < 3 && st == INFER_OK; i++)
+        st = one_product(op, data, rows, 1 + i, 4 + i, i, 1);
     return st;
 }
 

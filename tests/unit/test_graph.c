@@ -13,7 +13,7 @@
 #include "unit/ref_like.h"
 #include "unit/rng.h"
 
-enum { N = 6, D = 16, H = 4, V = 10, LAYERS = 6, MAX_NODES = 256, MAX_WEIGHTS = 160 };
+enum { N = 6, D = 16, H = 4, V = 10, LAYERS = 6, MAX_NODES = 256, MAX_WEIGHTS = 400 };
 
 static infer_hal *hal;
 static infer_hal_dev *like[REF_LIKE_DEVS];
@@ -114,7 +114,21 @@ static void random_graph(rgraph *x, rng *r, uint32_t n)
         infer_val a = vals[n_vals - 1 - rng_below(r, n_vals < 4 ? n_vals : 4)], b = vals[rng_below(r, n_vals)], y;
         infer_attrs_act act = {.struct_size = sizeof act, .act = INFER_ACT_SILU};
         infer_attrs_matmul mm = {.struct_size = sizeof mm};
-        switch (rng_below(r, 9)) {
+        switch (rng_below(r, 10)) {
+        case 9: { /* what QKV is made of, or nearly */
+            infer_val part[3];
+            for (int j = 0; j < 3; j++) {
+                infer_val in[] = {rng_below(r, 12) ? a : b, weight_of(x, f32(2, D, D, 1)),
+                                  rng_below(r, 2) ? -1 : weight_of(x, f32(1, D, 1, 1))};
+                infer_graph_node(&x->g, INFER_OP_MATMUL, layer, in, 3, &mm, sizeof mm);
+                part[j] = infer_graph_out(&x->g, &dx, INFER_COUNT_TOKENS, 1, "part");
+                if (rng_below(r, 3) == 0) /* others between them */
+                    vals[n_vals++] = op(x, INFER_OP_ADD, layer, part[j], b, NULL, 0, dx);
+            }
+            vals[n_vals++] = op(x, INFER_OP_ADD, layer, part[0], part[1], NULL, 0, dx);
+            y = op(x, INFER_OP_ADD, layer, part[2], a, NULL, 0, dx);
+            break;
+        }
         case 7: { /* what GATED_MLP is made of, or nearly */
             infer_val part[3], bias = rng_below(r, 6) ? -1 : weight_of(x, f32(1, D, 1, 1));
             const infer_attrs_matmul half = {.struct_size = sizeof half, .scale = 0.5f};
@@ -436,7 +450,7 @@ static void check_run(rgraph *x, uint32_t n_devs, int32_t host, rng *rnd, const 
 static void test_random(void **state)
 {
     (void)state;
-    uint32_t removed[4] = {0}, gated[4] = {0}, fallbacks = 0;
+    uint32_t removed[4] = {0}, gated[4] = {0}, qkv[4] = {0}, fallbacks = 0;
     for (int seed = 0; seed < 150; seed++) {
         for (uint32_t how = 0; how < 4; how++) { /* no fusion, all of it, several devices, refusals and claims too */
             rng r = {(uint64_t)seed + 1}, choice = {(uint64_t)seed * 4 + how};
@@ -452,7 +466,7 @@ static void test_random(void **state)
             for (int d = 0; d < REF_LIKE_DEVS; d++) {
                 ref_like_behaviour *b = &ref_like[d];
                 b->max_epilogue = how != 0;
-                b->deny[INFER_OP_ADD_RMS_NORM] = b->deny[INFER_OP_GATED_MLP] = how == 0;
+                b->deny[INFER_OP_ADD_RMS_NORM] = b->deny[INFER_OP_GATED_MLP] = b->deny[INFER_OP_QKV] = how == 0;
                 for (uint32_t i = 1; how && i < INFER_OP_COUNT; i++)
                     b->scratch[i] = rng_below(&choice, 3) ? 0 : 1 + rng_below(&choice, 3000);
                 for (uint32_t i = 1; how == 3 && i < INFER_OP_COUNT; i++) {
@@ -464,8 +478,10 @@ static void test_random(void **state)
             uint32_t bucket = rows + rng_below(&choice, N - rows + 1);
             check_run(&x, devs, devs > 1 ? 1 : -1, &choice, want, counts, ids, bucket, &n_removed);
             removed[how] += n_removed;
-            for (uint32_t i = 0; i < x.g.n_nodes; i++)
+            for (uint32_t i = 0; i < x.g.n_nodes; i++) {
                 gated[how] += x.g.nodes[i].op == INFER_OP_GATED_MLP;
+                qkv[how] += x.g.nodes[i].op == INFER_OP_QKV;
+            }
             fallbacks += how == 3;
             free(want);
             rgraph_free(&x);
@@ -475,6 +491,7 @@ static void test_random(void **state)
     assert_true(removed[1] > 300); /* fusions happen, and change nothing */
     assert_true(removed[2] > 100);
     assert_true(gated[0] == 0 && gated[1] > 100);
+    assert_true(qkv[0] == 0 && qkv[1] > 100);
     assert_true(fallbacks > 0);
     ref_like_reset();
 }

@@ -139,6 +139,37 @@ static void test_gated_mlp(void **state)
     assert_memory_equal(y, z, sizeof y);
 }
 
+static void test_qkv(void **state)
+{
+    (void)state;
+    enum { N = 3, K = 7, A = 9, B = 5, C = 4 };
+    const int64_t n[] = {A, B, C};
+    float x[N * K], w[3][A * K], bias[3][A], y[3][N * A], z[N * A];
+    op_build b;
+    op_fill(x, N * K, 1);
+    op_begin(&b, INFER_OP_QKV, NULL, 0);
+    OP_IN2(&b, F32, x, N, K);
+    for (int i = 0; i < 3; i++) {
+        op_fill(w[i], A * K, 2 + (uint64_t)i);
+        op_fill(bias[i], A, 5 + (uint64_t)i);
+        OP_IN2(&b, F32, w[i], n[i], K);
+    }
+    for (int i = 0; i < 3; i++)
+        OP_IN1(&b, F32, bias[i], n[i]);
+    for (int i = 0; i < 3; i++)
+        OP_OUT2(&b, F32, y[i], N, n[i]);
+    op_run(&b);
+    for (int i = 0; i < 3; i++) {
+        op_begin(&b, INFER_OP_MATMUL, NULL, 0);
+        OP_IN2(&b, F32, x, N, K);
+        OP_IN2(&b, F32, w[i], n[i], K);
+        OP_IN1(&b, F32, bias[i], n[i]);
+        OP_OUT2(&b, F32, z, N, n[i]);
+        op_run(&b);
+        assert_memory_equal(y[i], z, (size_t)(N * n[i]) * sizeof *z);
+    }
+}
+
 /* An epilogue list on a product equals the same ops one by one, to the bit. */
 static void test_fused(void **state)
 {
@@ -552,11 +583,11 @@ static void test_rope_kv_write(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),    cmocka_unit_test(test_double_sums),   cmocka_unit_test(test_quantised),
-        cmocka_unit_test(test_gated_mlp), cmocka_unit_test(test_fused),         cmocka_unit_test(test_add_norm),
-        cmocka_unit_test(test_route),     cmocka_unit_test(test_experts),       cmocka_unit_test(test_lora),
-        cmocka_unit_test(test_rope),      cmocka_unit_test(test_rope_algebra),  cmocka_unit_test(test_rope_sections),
-        cmocka_unit_test(test_kv_write),  cmocka_unit_test(test_rope_kv_write),
+        cmocka_unit_test(test_matmul),        cmocka_unit_test(test_double_sums), cmocka_unit_test(test_quantised),
+        cmocka_unit_test(test_gated_mlp),     cmocka_unit_test(test_qkv),         cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_add_norm),      cmocka_unit_test(test_route),       cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_lora),          cmocka_unit_test(test_rope),        cmocka_unit_test(test_rope_algebra),
+        cmocka_unit_test(test_rope_sections), cmocka_unit_test(test_kv_write),    cmocka_unit_test(test_rope_kv_write),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

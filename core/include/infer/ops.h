@@ -103,6 +103,9 @@ typedef uint32_t infer_op_id;
 #define INFER_OP_MOE_COMBINE 27u /* x[n][k][D], w f32[n][k] -> y[n][D] = sum over k in order of w * x */
 #define INFER_OP_GATED_MLP                                                                                             \
     28u /* x[n][K], Wg[F][K], Wu[F][K], Wd[D][F] -> y[n][D] (infer_attrs_act): MATMUL twice, GLU, MATMUL */
+#define INFER_OP_QKV                                                                                                   \
+    29u /* x[n][K], Wq[A][K], Wk[B][K], Wv[C][K], biases [A], [B], [C] or absent ->                                    \
+           q[n][A], k[n][B], v[n][C]: three times MATMUL of one x */
 
 /* Positions, cache and attention. kpool, vpool: one layer's planes of a paged group (infer_attrs_kv) */
 #define INFER_OP_ROPE 32u /* x[n][h][d], pos i32[n][P], inv_freq f32[R/2] -> y[n][h][d] (infer_attrs_rope) */

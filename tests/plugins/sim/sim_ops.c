@@ -32,6 +32,7 @@ static const struct {
     {INFER_OP_MOE_MATMUL, "moe_matmul"},
     {INFER_OP_MOE_COMBINE, "moe_combine"},
     {INFER_OP_GATED_MLP, "gated_mlp"},
+    {INFER_OP_QKV, "qkv"},
     {INFER_OP_ROPE, "rope"},
     {INFER_OP_KV_WRITE, "kv_write"},
     {INFER_OP_ROPE_KV_WRITE, "rope_kv_write"},
@@ -101,6 +102,8 @@ static double sim_op_flops(const infer_op_desc *op)
     case INFER_OP_MATMUL:
     case INFER_OP_MOE_MATMUL:
         return 2 * sim_elems(y) * k;
+    case INFER_OP_QKV:
+        return 2 * k * (sim_elems(y) + sim_elems(y + 1) + sim_elems(y + 2));
     case INFER_OP_GATED_MLP:
         return 6 * (double)x->shape[0] * sim_elems(&op->tensors[1]);
     case INFER_OP_ATTN_PAGED: {
