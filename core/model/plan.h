@@ -27,5 +27,8 @@ infer_status infer_plan_cache_lay_out(infer_plan *p, infer_error *err);
 /* Keeps only the instances that remaining nodes read, and lays the packed ones out in one buffer a device; fills the
  * ledger's row and `mapped`. */
 infer_status infer_plan_weights_lay_out(infer_plan *p, infer_error *err);
+/* Bytes of weights that one token of one sequence reads on device `dev`: of a table of rows next to nothing, of experts
+ * those that are chosen. After the layout. */
+double infer_plan_token_bytes(const infer_plan *p, uint32_t dev);
 
 #endif

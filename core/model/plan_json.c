@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "graph/compile.h"
-#include "model/private.h"
+#include "model/plan.h"
 #include "ops/ops.h"
 #include "quant/quant.h"
 #include "text/utf8.h"
@@ -106,23 +106,30 @@ static json_t *copies(const infer_plan *p)
     return a;
 }
 
-/* A rough figure from declared rates: bytes that one token reads over each device's read rate. Null without rates. */
+/* What one token of one sequence reads, and a rough figure from that over each device's declared read rate: null
+ * without rates. */
 static json_t *predicted(const infer_plan *p)
 {
-    double seconds = 0;
+    double seconds = 0, weights = 0, kv = 0;
+    int known = 1;
     for (uint32_t i = 0; i < p->n_devs; i++) {
         const infer_plan_dev *d = &p->devs[i];
-        double bytes = (double)(d->mapped + d->ledger[INFER_LEDGER_WEIGHTS]);
-        double rate = infer_hal_dev_props(d->dev)->read_bytes_per_s;
+        double bytes = infer_plan_token_bytes(p, i), rate = infer_hal_dev_props(d->dev)->read_bytes_per_s;
+        weights += bytes;
+        if (p->n_blocks && p->block_size)
+            kv += (double)d->ledger[INFER_LEDGER_KV] / ((double)p->n_blocks * p->block_size);
         if (bytes > 0 && rate <= 0)
-            return json_pack("{s:n,s:n,s:s}", "ttft_ms", "decode_tok_s", "basis", "not measured, and no declared rate");
-        if (bytes > 0)
+            known = 0;
+        else if (bytes > 0)
             seconds += bytes / rate;
     }
-    if (!(seconds > 0))
-        return json_pack("{s:n,s:n,s:s}", "ttft_ms", "decode_tok_s", "basis", "nothing is read");
-    return json_pack("{s:n,s:f,s:s}", "ttft_ms", "decode_tok_s", 1 / seconds, "basis",
-                     "declared read rates, not measured");
+    const char *basis = weights <= 0 ? "nothing is read"
+                        : known      ? "declared read rates, not measured"
+                                     : "not measured, and no declared rate";
+    known = known && weights > 0;
+    return json_pack("{s:n,s:o,s:s,s:I,s:I}", "ttft_ms", "decode_tok_s", known ? json_real(1 / seconds) : json_null(),
+                     "basis", basis, "weight_bytes_per_token", (json_int_t)weights, "kv_bytes_per_token",
+                     (json_int_t)kv);
 }
 
 infer_status infer_plan_json(const infer_plan *p, char **json, infer_error *err)

@@ -124,3 +124,17 @@ infer_status infer_plan_weights_lay_out(infer_plan *p, infer_error *err)
     }
     return INFER_OK;
 }
+
+double infer_plan_token_bytes(const infer_plan *p, uint32_t dev)
+{
+    const infer_hparams *hp = &p->file->hp;
+    double bytes = 0;
+    for (uint32_t i = 0; i < p->n_insts; i++) {
+        const infer_weight_inst *x = &p->insts[i];
+        if (!x->used || x->dev != (int32_t)dev || x->use == INFER_OP_GATHER_ROWS)
+            continue;
+        double share = x->use == INFER_OP_MOE_MATMUL ? (double)hp->n_experts_used / hp->n_experts : 1;
+        bytes += share * (double)x->plan.packed_bytes;
+    }
+    return bytes;
+}

@@ -66,11 +66,16 @@ for x in rows:
     mean = sum(x["samples_ts"]) / 2
     sd = math.sqrt(sum((v - mean) ** 2 for v in x["samples_ts"]))
     check(abs(x["avg_ts"] - mean) < 1e-6 * mean and abs(x["stddev_ts"] - sd) < 1e-5 * mean, "mean and deviation", x)
+    reads = x["read_bytes_per_s"], x["read_limit"]
+    if x["n_gen"] and device() != "sim0":
+        check(all(v > 0 for v in reads), "what was read, and what can be", x)
+    if not x["n_gen"]:
+        check(reads == (None, None), "a prompt is not bound by reading", x)
     check(x["model_type"].startswith("llama") and x["backends"] == device() and x["n_threads"] >= 1, "columns", x)
 out = list(csv.DictReader(io.StringIO(run("infer-bench", *args, "-o", "csv").out)))
 check([x["test"] for x in out] == names and all(float(x["avg_ts"]) > 0 for x in out), "csv", out[:1])
 md = run("infer-bench", *args).out.splitlines()
-check(len(md) == 14 and all(line.count("|") == 8 for line in md) and " ± " in md[2], "markdown", md[:3])
+check(len(md) == 14 and all(line.count("|") == 9 for line in md) and " ± " in md[2], "markdown", md[:3])
 r = run("infer-bench", "-m", TINY, *DEV, "-p", "0", "-n", "0")
 check(r.rc == 2, "nothing to measure", r)
 

@@ -16,8 +16,25 @@ typedef struct bench_result {
     bench_test test;
     double *samples; /* tokens a second over all sequences, one a repetition; owned */
     uint32_t n;
-    double mean, sd; /* sample standard deviation, 0 with one sample */
+    double mean, sd;         /* sample standard deviation, 0 with one sample */
+    double read, read_limit; /* of a tg test: bytes a second of weights and cache, and what a plain read loop got
+                                just before and after; 0: not known */
 } bench_result;
+
+/* What a plain read loop over host memory gets with so many threads. NULL: no memory for it. */
+typedef struct bench_ceiling bench_ceiling;
+bench_ceiling *bench_ceiling_create(uint32_t n_threads);
+void bench_ceiling_destroy(bench_ceiling *c);
+/* Bytes a second, the best of three passes: some tens of milliseconds. */
+double bench_ceiling_read(const bench_ceiling *c);
+
+/* What the plan says that a token reads, and where: bytes of weights, bytes of cache for each token in it. */
+typedef struct bench_reads {
+    double weights, kv;
+    int host; /* all of it from host memory, by n_threads workers */
+    uint32_t n_threads;
+} bench_reads;
+void bench_get_reads(const session *s, bench_reads *out);
 
 /* Tokens that a request of this test may hold. */
 uint32_t bench_ctx(const bench_test *t, uint32_t step_tokens);

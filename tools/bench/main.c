@@ -56,8 +56,21 @@ static void summarise(bench_result *r)
     r->sd = r->n > 1 ? sqrt(sq / (r->n - 1)) : 0;
 }
 
-static infer_status run_test(session *s, const opts *o, bench_result *r, infer_error *err)
+/* Bytes that were read a second: each step reads the weights once and the cache of every sequence, which is half full
+ * of the test's own tokens on average. */
+static void rate_reads(const bench_reads *reads, double limit, bench_result *r)
 {
+    const bench_test *t = &r->test;
+    double held = (double)t->depth + 1 + (double)t->n_gen / 2;
+    r->read = r->mean / t->n_seq * (reads->weights + reads->kv * held * t->n_seq);
+    r->read_limit = limit;
+}
+
+static infer_status run_test(session *s, const opts *o, const bench_reads *reads, const bench_ceiling *c,
+                             bench_result *r, infer_error *err)
+{
+    const int limited = c && r->test.n_gen;
+    double before = limited ? bench_ceiling_read(c) : 0;
     uint64_t random = (uint64_t)opt_int(o, OPT_SEED);
     uint32_t warm = opt_int(o, OPT_WARMUP) != 0, n = (uint32_t)opt_int(o, OPT_REPETITIONS);
     cli_progress progress;
@@ -77,6 +90,8 @@ static infer_status run_test(session *s, const opts *o, bench_result *r, infer_e
     cli_progress_end(&progress);
     if (st >= 0)
         summarise(r);
+    if (st >= 0 && limited)
+        rate_reads(reads, (before + bench_ceiling_read(c)) / 2, r);
     return st;
 }
 
@@ -94,16 +109,20 @@ static int bench(const opts *o, const plan_of_tests *p)
     }
     if (session_open(&s, o, &w, SESSION_ENGINE, NULL, &code, &err) < 0)
         return cli_fail(code, "%s", err.text);
+    bench_reads reads;
+    bench_get_reads(&s, &reads);
+    bench_ceiling *c = reads.host && reads.weights > 0 ? bench_ceiling_create(reads.n_threads) : NULL;
     bench_print_head(form, stdout);
     for (size_t i = 0; i < p->n && !code; i++) {
         bench_result r = {.test = p->tests[i]};
-        if (run_test(&s, o, &r, &err) < 0)
+        if (run_test(&s, o, &reads, c, &r, &err) < 0)
             code = cli_fail_err(&err);
         else
             bench_print_row(form, &s, o, &r, i == 0, stdout);
         free(r.samples);
     }
     bench_print_foot(form, stdout);
+    bench_ceiling_destroy(c);
     session_close(&s);
     return cli_finish(code);
 }
