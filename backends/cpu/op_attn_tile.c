@@ -385,7 +385,7 @@ static void do_panels(const attn_call *t, const attn_work *w, const places *here
     const kern_attn *f = t->c->k->attn;
     const kern_softmax softmax = {t->a.scale, t->a.soft_cap, t->ldo};
     const cpu_view *plane = t->v ? t->v : t->k;
-    (void)next;
+    (void)next; /* kernels fetch by address */
     for (int64_t g = 0; g < KEYS; g += PANEL) {
         if (here->have >> g & ((1 << PANEL) - 1))
             panel_scores(t, w, here, g, vectors);
