@@ -44,7 +44,7 @@ infer_status cpu_weight_plan(infer_device *dev, const infer_weight_desc *d, infe
 {
     int64_t x[3];
     const infer_format f = d->quant.format;
-    if (!dev->kern->panel || f >= INFER_FMT_COUNT || !dev->kern->panel->dots[f] || d->quant.scale_format ||
+    if (f >= INFER_FMT_COUNT || !kern_panels_for(dev->kern->panel, f) || d->quant.scale_format ||
         !reads_panels(d->use) || !extents(d, x) || x[2] % panel_formats[f].unit)
         return INFER_E_UNSUPPORTED; /* canonical */
     out->layout = CPU_LAYOUT_PANELS;

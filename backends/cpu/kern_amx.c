@@ -1,8 +1,10 @@
 /*
- * AMX: products of 16 and more rows with weights in panels; fewer are AVX-512's. A panel's vectors of codes are the
- * second operand as the tile unit wants it, and the rows of a tile of 16 lie one after another, so that they are the
- * first. Each block of 32 is two products, for the two bytes of the activations, and then vector work on 256 sums,
- * which bounds it: about six operations for 16 of them against one tile operation. SPDX-License-Identifier: Apache-2.0
+ * AMX: products of 16 and more rows with weights in panels; fewer are AVX-512's, and so are formats with a scale for 16
+ * elements, which would use a quarter of the tile unit. A panel's vectors of codes are the second operand as the tile
+ * unit wants it, and the rows of a tile of 16 lie one after another, so that they are the first. Each block of 32 is
+ * two products, for the two bytes of the activations, and then vector work on 256 sums. Sums reach the vectors through
+ * memory, which bounds it: of 41 ns a block (Sapphire Rapids) products and their stores take 20 to 25 and vectors 15,
+ * and these do not overlap, in whatever order they are written. SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
 
@@ -25,16 +27,11 @@ typedef struct tile_config {
 static const tile_config config = {.palette = 1,
                                    .bytes = {64, 64, 0, 0, PANEL_BLOCK, PANEL_BLOCK, 64},
                                    .rows = {TILE, TILE, 0, 0, TILE, TILE, PANEL_STEPS}};
-/* With scales of 16 elements a product is of half a block. */
-static const tile_config config16 = {.palette = 1,
-                                     .bytes = {64, 64, 0, 0, PANEL_BLOCK / 2, PANEL_BLOCK / 2, 64},
-                                     .rows = {TILE, TILE, 0, 0, TILE, TILE, PANEL_STEPS / 2}};
-
-/* The sums of one block, or of its half h, of 16 rows to acc: hi and lo are the two products [row][16]. */
-INLINE void finish(const shape f, const int32_t *hi, const int32_t *lo, const uint8_t *tile, int h, __m512 scale,
-                   __m512 min, __m512 *acc)
+/* The sums of one block of 16 rows to acc: hi and lo are the two products [row][16]. */
+INLINE void finish(const shape f, const int32_t *hi, const int32_t *lo, const uint8_t *tile, __m512 scale, __m512 min,
+                   __m512 *acc)
 {
-    const int n = zero_at(f, h), ds = sum_at(f, h);
+    const int n = zero_at(f, 0), ds = sum_at(f, 0);
     UNROLL
     for (int r = 0; r < TILE; r++) {
         __m512i s = _mm512_add_epi32(_mm512_slli_epi32(load((const uint8_t *)(hi + TILE * r)), 8),
@@ -58,25 +55,23 @@ INLINE void chunk_tile(const shape f, const chunk *u, const uint8_t *x, int64_t 
     UNROLL
     for (int r = 0; r < TILE; r++)
         acc[r] = _mm512_loadu_ps(c + r * ldc);
-    const int halves = 32 / f.sub;
-    for (int64_t s = 0; s < n * halves + LAG; s++) {
-        if (s < n * halves) {
-            const int64_t b = s / halves, h = s % halves;
+    for (int64_t b = 0; b < n + LAG; b++) {
+        if (b < n) {
             const uint8_t *tile = x + b * (TILE * PANEL_X_BYTES);
-            _tile_loadd(6, &u->q[b][h * PANEL_STEPS / 2], 64);
-            _tile_loadd(4, tile + PANEL_X_HI * TILE + h * PANEL_BLOCK / 2, PANEL_BLOCK);
-            _tile_loadd(5, tile + PANEL_X_LO * TILE + h * PANEL_BLOCK / 2, PANEL_BLOCK);
+            _tile_loadd(6, &u->q[b][0], 64);
+            _tile_loadd(4, tile + PANEL_X_HI * TILE, PANEL_BLOCK);
+            _tile_loadd(5, tile + PANEL_X_LO * TILE, PANEL_BLOCK);
             _tile_zero(0);
             _tile_zero(1);
             _tile_dpbsud(0, 4, 6);
             _tile_dpbsud(1, 5, 6);
-            _tile_stored(0, sums[s % RING][0], 64);
-            _tile_stored(1, sums[s % RING][1], 64);
+            _tile_stored(0, sums[b % RING][0], 64);
+            _tile_stored(1, sums[b % RING][1], 64);
         }
-        if (s >= LAG) {
-            const int64_t d = s - LAG, b = d / halves, h = d % halves;
-            finish(f, sums[d % RING][0], sums[d % RING][1], x + b * (TILE * PANEL_X_BYTES), (int)h, u->scale[b][h],
-                   u->min[b][h], acc);
+        if (b >= LAG) {
+            const int64_t d = b - LAG;
+            finish(f, sums[d % RING][0], sums[d % RING][1], x + d * (TILE * PANEL_X_BYTES), u->scale[d][0],
+                   u->min[d][0], acc);
         }
     }
     UNROLL
@@ -84,46 +79,54 @@ INLINE void chunk_tile(const shape f, const chunk *u, const uint8_t *x, int64_t 
         _mm512_storeu_ps(c + r * ldc, acc[r]);
 }
 
-INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,
-                int64_t row_blocks, float *c, int64_t ldc)
+INLINE void dot(const shape f, const uint8_t *panels, int64_t bytes, int64_t n_panels, const uint8_t *x, int64_t m,
+                int64_t b0, int64_t nb, int64_t row_blocks, float *c, int64_t ldc)
 {
-    const uint8_t *w = unit_at(f, panel, b0);
+    const uint8_t *w = unit_at(f, panels, b0);
     if (m <= FEW_ROWS) {
-        PANEL_BY_FEW(m, few, f, w, x + b0 * m * PANEL_X_BYTES, nb, c, ldc);
+        for (int64_t p = 0; p < n_panels; p++)
+            PANEL_BY_FEW(m, few, f, w + p * bytes, x + b0 * m * PANEL_X_BYTES, nb, c + PANEL_ROWS * p, ldc);
         return;
     }
     if (m >= TILE)
-        _tile_loadconfig(f.sub == 16 ? &config16 : &config);
+        _tile_loadconfig(&config);
     chunk u;
-    for (int64_t at = 0; at < nb; at += CHUNK) {
-        int64_t n = nb - at < CHUNK ? nb - at : CHUNK;
-        w = unpack(f, w, n, &u);
-        for (int64_t i = 0, rows; i < m; i += rows) {
-            rows = panel_tile_rows(m - i, TILE);
-            const uint8_t *tile = x + (i * row_blocks + (b0 + at) * rows) * PANEL_X_BYTES;
-            if (rows == TILE)
-                chunk_tile(f, &u, tile, n, c + i * ldc, ldc);
-            else
-                PANEL_BY_ROWS(rows, chunk_rows, f, 1, &u, tile, n, c + i * ldc, ldc);
+    /* All panels before the next part of x, which then stays in the first-level cache. */
+    for (int64_t at = 0, n; at < nb; at += n) {
+        const uint8_t *next = w;
+        n = nb - at < CHUNK ? nb - at : CHUNK;
+        for (int64_t p = 0; p < n_panels; p++) {
+            const uint8_t *end = unpack(f, w + p * bytes, n, &u);
+            next = p ? next : end;
+            for (int64_t i = 0, rows; i < m; i += rows) {
+                rows = panel_tile_rows(m - i, TILE);
+                const uint8_t *tile = x + (i * row_blocks + (b0 + at) * rows) * PANEL_X_BYTES;
+                float *to = c + i * ldc + PANEL_ROWS * p;
+                if (rows == TILE)
+                    chunk_tile(f, &u, tile, n, to, ldc);
+                else
+                    PANEL_BY_ROWS(rows, chunk_rows, f, 1, &u, tile, n, to, ldc);
+            }
         }
+        w = next;
     }
     if (m >= TILE)
         _tile_release();
 }
 
-PANEL_SHAPES(PANEL_DOT)
+PANEL_SHAPES_32(PANEL_DOTS)
 #define ROW(id, name, ...) [INFER_FMT_##id] = dot_##name,
-static const panel_dot_fn dots[INFER_FMT_COUNT] = {PANEL_SHAPES(ROW)};
+static const panel_dot_fn dots[INFER_FMT_COUNT] = {PANEL_SHAPES_32(ROW)};
 
 static void quantize(const float *x, int64_t k, int32_t zero, uint8_t *tile, int64_t rows, int64_t r)
 {
     quantize_rows(x, k, zero, tile, rows, r, rows == TILE);
 }
 
-const kern_panels kern_amx_panels = {TILE, quantize, dots};
+const kern_panels kern_amx_panels = {TILE, 48, quantize, dots, &kern_avx512_panels};
 
 #else
 
-const kern_panels kern_amx_panels = {0, NULL, NULL};
+const kern_panels kern_amx_panels = {0, 0, NULL, NULL, NULL};
 
 #endif

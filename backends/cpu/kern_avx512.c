@@ -13,20 +13,43 @@
 
 #include "kern_avx512.h"
 
+/* n blocks of P panels with all rows; x is at the first of the blocks. Gives the end of the first panel's. */
+INLINE const uint8_t *meet(const shape f, const int P, const uint8_t *w, int64_t bytes, const uint8_t *x, int64_t m,
+                           int64_t b, int64_t n, int64_t row_blocks, float *c, int64_t ldc)
+{
+    chunk u[2];
+    const uint8_t *end = unpack(f, w, n, &u[0]);
+    if (P == 2)
+        unpack(f, w + bytes, n, &u[1]);
+    for (int64_t i = 0, rows; i < m; i += rows) {
+        rows = panel_tile_rows(m - i, PANEL_TILE);
+        const uint8_t *tile = x + (i * row_blocks + b * rows) * PANEL_X_BYTES;
+        PANEL_BY_ROWS(rows, chunk_rows, f, P, u, tile, n, c + i * ldc, ldc);
+    }
+    return end;
+}
+
 INLINE void dot(const shape f, const uint8_t *panels, int64_t bytes, int64_t n_panels, const uint8_t *x, int64_t m,
                 int64_t b0, int64_t nb, int64_t row_blocks, float *c, int64_t ldc)
 {
-    int64_t p = 0;
+    const uint8_t *w = unit_at(f, panels, b0);
     if (m <= FEW_ROWS) {
-        for (; p < n_panels; p++)
-            PANEL_BY_FEW(m, few, f, unit_at(f, panels + p * bytes, b0), x + b0 * m * PANEL_X_BYTES, nb,
-                         c + PANEL_ROWS * p, ldc);
+        for (int64_t p = 0; p < n_panels; p++)
+            PANEL_BY_FEW(m, few, f, w + p * bytes, x + b0 * m * PANEL_X_BYTES, nb, c + PANEL_ROWS * p, ldc);
         return;
     }
-    for (; p + 2 <= n_panels; p += 2)
-        many(f, 2, PANEL_TILE, panels + p * bytes, bytes, x, m, b0, nb, row_blocks, c + PANEL_ROWS * p, ldc);
-    if (p < n_panels)
-        many(f, 1, PANEL_TILE, panels + p * bytes, bytes, x, m, b0, nb, row_blocks, c + PANEL_ROWS * p, ldc);
+    /* All panels before the next part of x, which then stays in a near cache. */
+    for (int64_t b = b0, n; b < b0 + nb; b += n) {
+        const uint8_t *next = w;
+        n = b0 + nb - b < CHUNK ? b0 + nb - b : CHUNK;
+        for (int64_t p = 0; p < n_panels; p += 2) {
+            const uint8_t *end =
+                p + 1 < n_panels ? meet(f, 2, w + p * bytes, bytes, x, m, b, n, row_blocks, c + PANEL_ROWS * p, ldc)
+                                 : meet(f, 1, w + p * bytes, bytes, x, m, b, n, row_blocks, c + PANEL_ROWS * p, ldc);
+            next = p ? next : end;
+        }
+        w = next;
+    }
 }
 
 PANEL_SHAPES(PANEL_DOTS)
@@ -38,10 +61,10 @@ static void quantize(const float *x, int64_t k, int32_t zero, uint8_t *tile, int
     quantize_rows(x, k, zero, tile, rows, r, 0);
 }
 
-const kern_panels kern_avx512_panels = {PANEL_TILE, quantize, dots};
+const kern_panels kern_avx512_panels = {PANEL_TILE, 48, quantize, dots, NULL};
 
 #else
 
-const kern_panels kern_avx512_panels = {0, NULL, NULL};
+const kern_panels kern_avx512_panels = {0, 0, NULL, NULL, NULL};
 
 #endif

@@ -285,25 +285,6 @@ INLINE void chunk_rows(const shape f, const int R, const int P, const chunk *u, 
         chunk_part(f, P, N, R, r0, u, x, n, c, ldc);
 }
 
-/* P panels and rows in tiles of `most` and less. */
-INLINE void many(const shape f, const int P, const int64_t most, const uint8_t *panels, int64_t bytes, const uint8_t *x,
-                 int64_t m, int64_t b0, int64_t nb, int64_t row_blocks, float *c, int64_t ldc)
-{
-    const uint8_t *w = unit_at(f, panels, b0);
-    chunk u[2];
-    for (int64_t at = 0, n; at < nb; at += n) {
-        n = nb - at < CHUNK ? nb - at : CHUNK;
-        if (P == 2)
-            unpack(f, w + bytes, n, &u[1]);
-        w = unpack(f, w, n, &u[0]);
-        for (int64_t i = 0, rows; i < m; i += rows) {
-            rows = panel_tile_rows(m - i, most);
-            const uint8_t *tile = x + (i * row_blocks + (b0 + at) * rows) * PANEL_X_BYTES;
-            PANEL_BY_ROWS(rows, chunk_rows, f, P, u, tile, n, c + i * ldc, ldc);
-        }
-    }
-}
-
 /* Up to so many rows are one tile that reads codes straight from memory. */
 enum { FEW_ROWS = 4 };
 

@@ -33,18 +33,22 @@ typedef struct shape {
     }
 
 /* X(id, name, shape) for every format of panels; the test compares what comes out with panel_formats. */
-#define PANEL_SHAPES_BELOW_8(X)                                                                                        \
+#define PANEL_SHAPES_32_BELOW_8(X)                                                                                     \
     X(Q4_0, q4_0, SHAPE(4, 0, PANEL_F16, 32, 32, 0, 32, NULL))                                                         \
     X(Q4_1, q4_1, SHAPE(4, 0, PANEL_F16_MIN, 32, 32, 0, 64, NULL))                                                     \
     X(Q5_0, q5_0, SHAPE(4, 1, PANEL_F16, 32, 32, 0, 32, NULL))                                                         \
     X(Q5_1, q5_1, SHAPE(4, 1, PANEL_F16_MIN, 32, 32, 0, 64, NULL))                                                     \
     X(MXFP4, mxfp4, SHAPE(4, 0, PANEL_E8M0, 32, 32, 0, 16, panel_mxfp4))                                               \
+    X(Q4_K, q4_k, SHAPE(4, 0, PANEL_K_MIN, 32, 256, 64, 32, NULL))                                                     \
+    X(Q5_K, q5_k, SHAPE(4, 1, PANEL_K_MIN, 32, 256, 64, 32, NULL))
+#define PANEL_SHAPES_32(X) X(Q8_0, q8_0, SHAPE(8, 0, PANEL_F16, 32, 32, 0, 32, NULL)) PANEL_SHAPES_32_BELOW_8(X)
+/* With a scale for 16 elements. */
+#define PANEL_SHAPES_16(X)                                                                                             \
     X(Q2_K, q2_k, SHAPE(2, 0, PANEL_K4_MIN, 16, 256, 64, 32, NULL))                                                    \
     X(Q3_K, q3_k, SHAPE(2, 1, PANEL_K_I8, 16, 256, 32, 32, NULL))                                                      \
-    X(Q4_K, q4_k, SHAPE(4, 0, PANEL_K_MIN, 32, 256, 64, 32, NULL))                                                     \
-    X(Q5_K, q5_k, SHAPE(4, 1, PANEL_K_MIN, 32, 256, 64, 32, NULL))                                                     \
     X(Q6_K, q6_k, SHAPE(4, 2, PANEL_K_I8, 16, 256, 32, 32, NULL))
-#define PANEL_SHAPES(X) X(Q8_0, q8_0, SHAPE(8, 0, PANEL_F16, 32, 32, 0, 32, NULL)) PANEL_SHAPES_BELOW_8(X)
+#define PANEL_SHAPES_BELOW_8(X) PANEL_SHAPES_32_BELOW_8(X) PANEL_SHAPES_16(X)
+#define PANEL_SHAPES(X)         PANEL_SHAPES_32(X) PANEL_SHAPES_16(X)
 
 /* With a function `dot` of one panel that takes a shape first: a panel_dot_fn of it. */
 #define PANEL_DOT(id, name, ...)                                                                                       \

@@ -122,6 +122,7 @@ typedef struct cpu_weight {
     const kern_table *kern;
     infer_format format;
     const panel_format *panel; /* NULL: as the file has it; else only p, n, k, e, e_stride and these count */
+    const kern_panels *with;   /* who multiplies with them; NULL without panels */
     int64_t panel_bytes;
 } cpu_weight;
 

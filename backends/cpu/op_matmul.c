@@ -46,8 +46,7 @@ int cpu_weight_known(const infer_device *dev, const infer_tensor_desc *t)
 {
     const infer_format f[3] = {t->format, t->quant.scale_format, t->quant.zero_format};
     if (t->layout != INFER_LAYOUT_CANONICAL)
-        return t->layout == CPU_LAYOUT_PANELS && f[0] < INFER_FMT_COUNT && dev->kern->panel &&
-               dev->kern->panel->dots[f[0]];
+        return t->layout == CPU_LAYOUT_PANELS && f[0] < INFER_FMT_COUNT && kern_panels_for(dev->kern->panel, f[0]);
     for (int i = 0; i < 3; i++)
         if ((i == 0 || f[i]) && (f[i] >= INFER_FMT_COUNT || !dev->kern->format[f[i]].unpack))
             return 0;
@@ -65,6 +64,7 @@ void cpu_weight_open(cpu_weight *w, const cpu_call *c, uint32_t operand)
     w->e = t->rank == 3 ? t->shape[0] : 1;
     if (t->layout == CPU_LAYOUT_PANELS) {
         w->panel = &panel_formats[t->format];
+        w->with = kern_panels_for(c->k->panel, t->format);
         w->panel_bytes = (int64_t)panel_bytes(w->panel, w->k);
         w->e_stride = (w->n + PANEL_ROWS - 1) / PANEL_ROWS * w->panel_bytes;
         return;
@@ -192,7 +192,7 @@ static void sums_panels(const product *p, const block *blk, int64_t n0, int64_t 
 {
     enum { FEW_PANEL = 4, PART = 512 / PANEL_BLOCK };
     const cpu_weight *w = &p->w;
-    const panel_dot_fn dot = p->c->k->panel->dots[w->format];
+    const panel_dot_fn dot = w->with->dots[w->format];
     const int64_t blocks = w->k / PANEL_BLOCK, part = blk->m <= FEW_PANEL ? blocks : PART;
     const uint8_t *panel = w->p + blk->e * w->e_stride + n0 / PANEL_ROWS * w->panel_bytes;
     const uint8_t *x = p->xq + blk->first * blocks * PANEL_X_BYTES;
@@ -356,12 +356,12 @@ static void quantize_piece(void *ctx, int64_t first, int64_t end, uint32_t worke
             at = b * p->block_rows;
             m = p->items - at < p->block_rows ? p->items - at : p->block_rows;
         }
-        panel_tile(c->k->panel->tile, m, i - at, &tile, &rows);
+        panel_tile(p->w.with->tile, m, i - at, &tile, &rows);
         uint8_t *to = p->xq + (at + tile) * row_blocks * PANEL_X_BYTES;
         for (int64_t k = 0; k < p->w.k; k += CPU_SEGMENT, to += rows * (CPU_SEGMENT / PANEL_BLOCK) * PANEL_X_BYTES) {
             int64_t n = p->w.k - k < CPU_SEGMENT ? p->w.k - k : CPU_SEGMENT;
-            c->k->panel->quantize(cpu_load(c, p->x, cpu_row(p->x, r), k, n, buf), n, p->w.panel->zero, to, rows,
-                                  i - at - tile);
+            p->w.with->quantize(cpu_load(c, p->x, cpu_row(p->x, r), k, n, buf), n, p->w.panel->zero, to, rows,
+                                i - at - tile);
         }
     }
 }
@@ -387,10 +387,11 @@ static uint8_t *prepare(cpu_call *c, product *p, uint8_t *scratch)
         scratch += align64((uint64_t)(c->rows * p->x->per_row * p->w.k) * sizeof(float));
     }
     if (!p->blocks) {
-        p->n_blocks = (p->items + BLOCK - 1) / BLOCK;
+        const int64_t most = integers ? p->w.with->block : BLOCK;
+        p->n_blocks = (p->items + most - 1) / most;
         p->block_rows = (p->items + p->n_blocks - 1) / p->n_blocks;
         if (integers && p->n_blocks > 1) /* whole tiles */
-            p->block_rows = (p->block_rows + c->k->panel->tile - 1) / c->k->panel->tile * c->k->panel->tile;
+            p->block_rows = (p->block_rows + p->w.with->tile - 1) / p->w.with->tile * p->w.with->tile;
         p->n_blocks = (p->items + p->block_rows - 1) / p->block_rows;
     }
     if (integers) {
@@ -550,7 +551,7 @@ static void prepare_all(cpu_call *c, product *p, int n, uint8_t *scratch)
     for (int i = 0; i < n; i++) {
         int same = 0; /* an earlier one that needs x in the same form */
         while (same < i &&
-               (!p[same].w.panel != !p[i].w.panel || (p[i].w.panel && p[same].w.panel->zero != p[i].w.panel->zero)))
+               (p[same].w.with != p[i].w.with || (p[i].w.panel && p[same].w.panel->zero != p[i].w.panel->zero)))
             same++;
         if (same < i) {
             p[i].xf = p[same].xf;

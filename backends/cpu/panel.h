@@ -97,10 +97,20 @@ typedef void (*panel_dot_fn)(const uint8_t *panels, int64_t bytes, int64_t n_pan
 
 /* What an instruction set supplies. */
 typedef struct kern_panels {
-    int64_t tile; /* rows of the largest tile */
+    int64_t tile;  /* rows of the largest tile */
+    int64_t block; /* so many rows meet a panel together, so that caches hold what is read again */
     panel_quantize_fn quantize;
-    const panel_dot_fn *dots; /* [INFER_FMT_COUNT], NULL: not this format */
+    const panel_dot_fn *dots;        /* [INFER_FMT_COUNT], NULL: not this format */
+    const struct kern_panels *below; /* whose formats without a dot are; NULL: nobody's */
 } kern_panels;
+
+/* Those for a format, of p or below it; NULL: there are none. p may be NULL. */
+static inline const kern_panels *kern_panels_for(const kern_panels *p, infer_format f)
+{
+    while (p && !p->dots[f])
+        p = p->below;
+    return p;
+}
 extern const kern_panels kern_avx2_panels, kern_avxvnni_panels, kern_avx512_panels, kern_amx_panels, kern_neon_panels,
     kern_i8mm_panels, kern_sve_panels, kern_svei8mm_panels;
 
