@@ -115,7 +115,7 @@ INLINE void dot_of(const infer_format f, const int R, const uint8_t *const w[KER
         for (int64_t j = k0; j < end; j += LANES) {
             UNROLL
             for (int64_t b = 0; b < 4 * LANES * bytes; b += 64)
-                _mm_prefetch((const char *)next + 4 * bytes * j + b, _MM_HINT_T0);
+                _mm_prefetch((const char *)next + 4 * bytes * j + b, _MM_HINT_T1);
             __m512 v[4];
             UNROLL
             for (int r = 0; r < 4; r++)

@@ -11,7 +11,7 @@
 
 #include "op.h"
 
-enum { BLOCK = 96, TILE = 64, FEW = 12 /* items for the dot kernels */, FETCH_ROWS = 24 };
+enum { BLOCK = 96, TILE = 64, FEW = 12 /* items for the dot kernels */ };
 
 /* Items list[first .. first + m), all of matrix e. */
 typedef struct block {
@@ -119,34 +119,39 @@ void cpu_weight_part(const cpu_weight *w, int64_t e, int64_t r, int64_t k0, int6
 
 /* ---- One chunk ------------------------------------------------------------------------------------------------- */
 
-/* Sums of up to FEW items with weight rows n0 .. n0 + nn, by the dot kernel. */
+/* Sums of items with weight rows n0 .. n0 + nn, by the dot kernel: so many items at a time as a cache holds. */
 static void sums_few(const product *p, int64_t e, const float *const *x, int64_t m, int64_t n0, int64_t nn, float *c)
 {
+    enum { GROUP = 24 };
     const cpu_weight *w = &p->w;
     const uint8_t *base = w->p + e * w->e_stride;
     const int64_t dot_rows = p->c->k->dot_rows;
-    for (int64_t r = 0; r < nn; r += KERN_TILE) { /* past the end: the last row again; tiles are whole groups */
-        const uint8_t *row[KERN_TILE];
-        for (int64_t j = 0; j < KERN_TILE; j++)
-            row[j] = base + (r + j < nn ? n0 + r + j : n0 + nn - 1) * w->n_stride;
-        for (int64_t i = 0; i < m; i += dot_rows)
-            w->f->dot(row, x + i, (int)(m - i < dot_rows ? m - i : dot_rows), w->k, c + i * TILE + r, TILE);
-    }
-}
-
-/* With few items the weights must come fast, and parts of four rows are too short for the hardware to fetch ahead. */
-static void fetch_rows(const cpu_weight *w, int64_t e, int64_t n0, int64_t k0, int64_t kc)
-{
-    int64_t bytes = kc / w->f->block_elems * w->f->block_bytes, stride = w->n_stride;
-    const uint8_t *at = w->p + e * w->e_stride + k0 / w->f->block_elems * w->f->block_bytes;
-    for (int64_t r = n0; r < n0 + KERN_TILE && r < w->n; r++)
-        for (int64_t i = 0; i < bytes; i += 64)
-            __builtin_prefetch(at + r * stride + i, 0, 2);
+    for (int64_t i0 = 0; i0 < m; i0 += GROUP)
+        for (int64_t r = 0; r < nn; r += KERN_TILE) { /* past the end: the last row again; tiles are whole groups */
+            const uint8_t *row[KERN_TILE];
+            const int64_t end = m - i0 < GROUP ? m : i0 + GROUP;
+            for (int64_t j = 0; j < KERN_TILE; j++)
+                row[j] = base + (r + j < nn ? n0 + r + j : n0 + nn - 1) * w->n_stride;
+            for (int64_t i = i0; i < end; i += dot_rows)
+                w->f->dot(row, x + i, (int)(end - i < dot_rows ? end - i : dot_rows), w->k, c + i * TILE + r, TILE);
+        }
 }
 
 /* So many weight rows become floats at a time, which the second-level cache holds; so many items meet them together,
  * whose part of x the first-level cache holds. */
-enum { FLOAT_ROWS = 32, FLOAT_ITEMS = 12 };
+enum { FLOAT_ROWS = 32, FLOAT_ITEMS = 6 };
+
+/* Asks for parts of up to FLOAT_ROWS weight rows from n0 on: each is too short for the hardware to notice. */
+static inline __attribute__((always_inline)) void fetch_rows(const cpu_weight *w, int64_t e, int64_t n0, int64_t k0)
+{
+    const int64_t kc = w->k - k0 < KERN_CHUNK ? w->k - k0 : KERN_CHUNK;
+    const int64_t bytes = kc / w->f->block_elems * w->f->block_bytes,
+                  end = n0 + FLOAT_ROWS < w->n ? n0 + FLOAT_ROWS : w->n;
+    const uint8_t *at = w->p + k0 / w->f->block_elems * w->f->block_bytes;
+    for (int64_t r = n0; r < end && !w->quant.scale_format; r++)
+        for (int64_t i = 0; i < bytes; i += 64)
+            __builtin_prefetch(at + e * w->e_stride + r * w->n_stride + i, 0, 2);
+}
 
 /* Items' parts of x with nn <= FLOAT_ROWS rows of weights as floats. */
 static void meet(const product *p, const float *rows, const float *const *part, int64_t m, int64_t nn, int64_t kc,
@@ -175,13 +180,17 @@ static void sums_many(const product *p, int64_t e, const float *const *x, int64_
             for (int64_t r = 0; r < tiled; r++) {
                 float *row = rows + r * KERN_CHUNK;
                 const int64_t got = r < have ? kc : 0;
-                if (m < FETCH_ROWS && r % KERN_TILE == 0)
-                    fetch_rows(w, e, n0 + r0 + r + KERN_TILE, k0, kc);
                 if (got)
                     cpu_weight_part(w, e, n0 + r0 + r, k0, kc, row);
                 if (got < whole)
                     memset(row + got, 0, (size_t)(whole - got) * sizeof *row);
             }
+            if (r0 + have < nn)
+                fetch_rows(w, e, n0 + r0 + have, k0);
+            else if (k0 + kc < w->k)
+                fetch_rows(w, e, n0, k0 + kc);
+            else
+                fetch_rows(w, e, n0 + nn, 0);
             meet(p, rows, part, m, tiled, kc, c + r0);
         }
     }
@@ -297,7 +306,8 @@ static void sums_of(const product *p, const block *of, int64_t n0, int64_t nn, f
         sums_panels(p, &blk, n0, nn, c);
     else if (p->w.panel)
         sums_panels_float(p, blk.e, x, blk.m, n0, nn, c);
-    else if (blk.m <= FEW && direct)
+    else if (direct &&
+             (blk.m <= FEW || p->w.f->block_bytes <= 2)) /* 16 bits: as fast as tiles, without making floats */
         sums_few(p, blk.e, x, blk.m, n0, nn, c);
     else
         sums_many(p, blk.e, x, blk.m, n0, nn, c);
@@ -517,7 +527,7 @@ typedef struct gated {
 
 /* Asks for the first part of a tile's panels, before another stream of weights ends: else the processor notices the new
  * one only after some misses. */
-static void fetch_tile(const product *p, int64_t n0)
+static inline __attribute__((always_inline)) void fetch_tile(const product *p, int64_t n0)
 {
     enum { HEAD = 4096, LINE = 64 };
     if (!p->w.panel || n0 >= p->w.n)
