@@ -16,7 +16,7 @@
 
 #include "kern_avx512.h"
 
-enum { TILE = 16 };
+enum { TILE = 16, FEW_ROWS = 24 /* rows for which making codes once does not pay */ };
 
 /* Shapes of the tiles: 0 and 1 sums for the two bytes, 4 and 5 those bytes of 16 rows, 6 codes. */
 typedef struct tile_config {
@@ -82,36 +82,28 @@ INLINE void chunk_tile(const shape f, const chunk *u, const uint8_t *x, int64_t 
 INLINE void dot(const shape f, const uint8_t *panels, int64_t bytes, int64_t n_panels, const uint8_t *x, int64_t m,
                 int64_t b0, int64_t nb, int64_t row_blocks, float *c, int64_t ldc)
 {
-    const uint8_t *w = unit_at(f, panels, b0);
-    if (m <= FEW_ROWS) {
-        for (int64_t p = 0; p < n_panels; p++)
-            PANEL_BY_FEW(m, few, f, w + p * bytes, x + b0 * m * PANEL_X_BYTES, nb, c + PANEL_ROWS * p, ldc);
-        return;
-    }
-    if (m >= TILE)
-        _tile_loadconfig(&config);
+    const int64_t whole = m <= FEW_ROWS ? 0 : m / TILE * TILE;
+    const uint8_t *first = unit_at(f, panels, b0), *w = first;
     chunk u;
+    if (whole)
+        _tile_loadconfig(&config);
     /* All panels before the next part of x, which then stays in the first-level cache. */
-    for (int64_t at = 0, n; at < nb; at += n) {
+    for (int64_t at = 0, n; at < nb && whole; at += n) {
         const uint8_t *next = w;
         n = nb - at < CHUNK ? nb - at : CHUNK;
         for (int64_t p = 0; p < n_panels; p++) {
             const uint8_t *end = unpack(f, w + p * bytes, n, &u);
             next = p ? next : end;
-            for (int64_t i = 0, rows; i < m; i += rows) {
-                rows = panel_tile_rows(m - i, TILE);
-                const uint8_t *tile = x + (i * row_blocks + (b0 + at) * rows) * PANEL_X_BYTES;
-                float *to = c + i * ldc + PANEL_ROWS * p;
-                if (rows == TILE)
-                    chunk_tile(f, &u, tile, n, to, ldc);
-                else
-                    PANEL_BY_ROWS(rows, chunk_rows, f, 1, &u, tile, n, to, ldc);
-            }
+            for (int64_t i = 0; i < whole; i += TILE)
+                chunk_tile(f, &u, x + (i * row_blocks + (b0 + at) * TILE) * PANEL_X_BYTES, n,
+                           c + i * ldc + PANEL_ROWS * p, ldc);
         }
         w = next;
     }
-    if (m >= TILE)
+    if (whole)
         _tile_release();
+    few_rows(f, first, bytes, n_panels, x + whole * row_blocks * PANEL_X_BYTES, m - whole, b0, nb, row_blocks,
+             c + whole * ldc, ldc);
 }
 
 PANEL_SHAPES_32(PANEL_DOTS)
@@ -123,10 +115,10 @@ static void quantize(const float *x, int64_t k, int32_t zero, uint8_t *tile, int
     quantize_rows(x, k, zero, tile, rows, r, rows == TILE);
 }
 
-const kern_panels kern_amx_panels = {TILE, 48, quantize, dots, &kern_avx512_panels};
+const kern_panels kern_amx_panels = {TILE, 48, FEW_ROWS, quantize, dots, &kern_avx512_panels};
 
 #else
 
-const kern_panels kern_amx_panels = {0, 0, NULL, NULL, NULL};
+const kern_panels kern_amx_panels = {0, 0, 0, NULL, NULL, NULL};
 
 #endif

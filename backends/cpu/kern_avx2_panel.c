@@ -48,6 +48,6 @@ PANEL_SHAPES_BELOW_8(PANEL_DOT)
 #define ROW(id, name, ...) [INFER_FMT_##id] = dot_##name,
 static const panel_dot_fn dots[INFER_FMT_COUNT] = {PANEL_SHAPES_BELOW_8(ROW)};
 
-const kern_panels kern_avx2_panels = {PANEL_TILE, 96, quantize, dots, NULL};
+const kern_panels kern_avx2_panels = {PANEL_TILE, 96, 0, quantize, dots, NULL};
 
 #endif

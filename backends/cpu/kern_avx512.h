@@ -136,62 +136,47 @@ INLINE __m512 float_at(const uint8_t *p)
     return _mm512_castsi512_ps(int_at(p));
 }
 
-/* Half h of one block, or all of it, of P panels and rows r0 .. r0 + N of a tile of R: into their sums acc[N][P].
- * q: each panel's vectors of codes, here or in memory. */
-INLINE void add(const shape f, const int P, const int N, const int R, const int r0, const __m512i *const *q,
-                const uint8_t *tile, int h, const __m512 *scale, const __m512 *min, __m512 *acc)
+/* R rows' half h of one block, or all of it, into their sums. */
+INLINE void add(const shape f, const int R, const __m512i *q, const uint8_t *tile, int h, __m512 scale, __m512 min,
+                __m512 *acc)
 {
     const int t0 = f.sub == 16 ? 4 * h : 0, t1 = f.sub == 16 ? 4 * h + 4 : 8;
     const int n = zero_at(f, h), ds = sum_at(f, h);
-    const int C = N * P <= 1   ? 4
-                  : N * P <= 6 ? 2
-                               : 1; /* chains of products, so that few sums do not wait for each other */
-    __m512i s[PANEL_TILE], sum[4][PANEL_TILE];
+    const int C = R <= 1 ? 4 : R <= 6 ? 2 : 1; /* chains of products, so that few sums do not wait for each other */
+    __m512i s[PANEL_FEW_TILE], sum[4][PANEL_FEW_TILE];
     UNROLL
-    for (int i = 0; i < C * N * P; i++)
-        sum[i / (N * P)][i % (N * P)] = _mm512_setzero_si512();
+    for (int i = 0; i < C * R; i++)
+        sum[i / R][i % R] = _mm512_setzero_si512();
     UNROLL
     for (int t = t0; t < t1; t++)
         UNROLL
-    for (int r = 0; r < N; r++) {
-        const __m512i x = int_at(tile + PANEL_X_HI * R + (t * R + r0 + r) * 4);
+    for (int r = 0; r < R; r++) {
         const int c = C == 4 ? 2 * (t % 2) : 0;
-        UNROLL
-        for (int p = 0; p < P; p++)
-            sum[c][r * P + p] = _mm512_dpbusd_epi32(sum[c][r * P + p], q[p][t], x);
+        sum[c][r] = _mm512_dpbusd_epi32(sum[c][r], q[t], int_at(tile + PANEL_X_HI * R + (t * R + r) * 4));
     }
     UNROLL
-    for (int i = 0; i < N * P; i++) {
-        s[i] = _mm512_slli_epi32(C == 4 ? _mm512_add_epi32(sum[0][i], sum[2][i]) : sum[0][i], 8);
-        sum[C == 4 ? 3 : 0][i] = sum[C == 1 ? 0 : 1][i] = C == 1 ? s[i] : _mm512_setzero_si512();
+    for (int r = 0; r < R; r++) {
+        s[r] = _mm512_slli_epi32(C == 4 ? _mm512_add_epi32(sum[0][r], sum[2][r]) : sum[0][r], 8);
+        sum[C == 4 ? 3 : 0][r] = sum[C == 1 ? 0 : 1][r] = C == 1 ? s[r] : _mm512_setzero_si512();
     }
     UNROLL
     for (int t = t0; t < t1; t++)
         UNROLL
-    for (int r = 0; r < N; r++) {
-        const __m512i x = int_at(tile + PANEL_X_LO * R + (t * R + r0 + r) * 4);
+    for (int r = 0; r < R; r++) {
         const int c = C == 4 ? 1 + 2 * (t % 2) : C - 1;
-        UNROLL
-        for (int p = 0; p < P; p++)
-            sum[c][r * P + p] = _mm512_dpbusd_epi32(sum[c][r * P + p], q[p][t], x);
+        sum[c][r] = _mm512_dpbusd_epi32(sum[c][r], q[t], int_at(tile + PANEL_X_LO * R + (t * R + r) * 4));
     }
     UNROLL
-    for (int i = 0; i < N * P; i++) {
-        s[i] = C == 1 ? sum[0][i] : _mm512_add_epi32(s[i], sum[1][i]);
+    for (int r = 0; r < R; r++) {
+        s[r] = C == 1 ? sum[0][r] : _mm512_add_epi32(s[r], sum[1][r]);
         if (C == 4)
-            s[i] = _mm512_add_epi32(s[i], sum[3][i]);
+            s[r] = _mm512_add_epi32(s[r], sum[3][r]);
         if (!has_min(f))
-            s[i] = _mm512_add_epi32(s[i], int_at(tile + n * R + 4 * (r0 + i / P)));
-    }
-    UNROLL
-    for (int r = 0; r < N; r++)
-        UNROLL
-    for (int p = 0; p < P; p++) {
-        acc[r * P + p] =
-            _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[r * P + p]),
-                            _mm512_mul_ps(scale[p], float_at(tile + PANEL_X_D * R + 4 * (r0 + r))), acc[r * P + p]);
+            s[r] = _mm512_add_epi32(s[r], int_at(tile + n * R + 4 * r));
+        acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[r]), _mm512_mul_ps(scale, float_at(tile + PANEL_X_D * R + 4 * r)),
+                                 acc[r]);
         if (has_min(f))
-            acc[r * P + p] = _mm512_fmadd_ps(min[p], float_at(tile + ds * R + 4 * (r0 + r)), acc[r * P + p]);
+            acc[r] = _mm512_fmadd_ps(min, float_at(tile + ds * R + 4 * r), acc[r]);
     }
 }
 
@@ -208,7 +193,7 @@ INLINE void ask_ahead(const shape f, const uint8_t *w)
 INLINE void few(const shape f, const int R, const uint8_t *w, const uint8_t *x, int64_t nb, float *c, int64_t ldc)
 {
     const int64_t per = f.unit / PANEL_BLOCK;
-    __m512 acc[4];
+    __m512 acc[PANEL_FEW_TILE];
     UNROLL
     for (int r = 0; r < R; r++)
         acc[r] = _mm512_loadu_ps(c + r * ldc);
@@ -220,13 +205,12 @@ INLINE void few(const shape f, const int R, const uint8_t *w, const uint8_t *x, 
             __m512 scale, min = _mm512_setzero_ps();
             if (R > 1)
                 ask_ahead(f, w);
-            const __m512i *const one = q;
             codes(f, w + f.scale_bytes, q);
             scales(f, head, w, 0, &scale, &min);
-            add(f, 1, R, R, 0, &one, x, 0, &scale, &min, acc);
+            add(f, R, q, x, 0, scale, min, acc);
             if (f.sub == 16) {
                 scales(f, head, w, 1, &scale, &min);
-                add(f, 1, R, R, 0, &one, x, 1, &scale, &min, acc);
+                add(f, R, q, x, 1, scale, min, acc);
             }
         }
     }
@@ -257,43 +241,20 @@ INLINE const uint8_t *unpack(const shape f, const uint8_t *w, int64_t n, chunk *
     return w;
 }
 
-/* Rows r0 .. r0 + N of a tile of R against n blocks of P panels u[p], 16 columns of c each. */
-INLINE void chunk_part(const shape f, const int P, const int N, const int R, const int r0, const chunk *u,
-                       const uint8_t *x, int64_t n, float *c, int64_t ldc)
+/* m rows of x, in tiles of PANEL_FEW_TILE and less, against n_panels from block b0 on, which is at w. */
+INLINE void few_rows(const shape f, const uint8_t *w, int64_t bytes, int64_t n_panels, const uint8_t *x, int64_t m,
+                     int64_t b0, int64_t nb, int64_t row_blocks, float *c, int64_t ldc)
 {
-    __m512 acc[PANEL_TILE];
-    UNROLL
-    for (int r = 0; r < N; r++)
-        UNROLL
-    for (int p = 0; p < P; p++)
-        acc[r * P + p] = _mm512_loadu_ps(c + (r0 + r) * ldc + PANEL_ROWS * p);
-    for (int64_t b = 0; b < n; b++, x += R * PANEL_X_BYTES)
-        UNROLL
-    for (int h = 0; h < 32 / f.sub; h++) {
-        const __m512i *q[2] = {u[0].q[b], u[P - 1].q[b]};
-        const __m512 scale[2] = {u[0].scale[b][h], u[P - 1].scale[b][h]}, min[2] = {u[0].min[b][h], u[P - 1].min[b][h]};
-        add(f, P, N, R, r0, q, x, h, scale, min, acc);
-    }
-    UNROLL
-    for (int r = 0; r < N; r++)
-        UNROLL
-    for (int p = 0; p < P; p++)
-        _mm512_storeu_ps(c + (r0 + r) * ldc + PANEL_ROWS * p, acc[r * P + p]);
+    for (int64_t p = 0; p < n_panels; p++, w += bytes, c += PANEL_ROWS)
+        for (int64_t i = 0, rows; i < m; i += rows) {
+            rows = panel_tile_rows(m - i, PANEL_FEW_TILE);
+            const uint8_t *tile = x + (i * row_blocks + b0 * rows) * PANEL_X_BYTES;
+            if (rows == PANEL_FEW_TILE)
+                few(f, PANEL_FEW_TILE, w, tile, nb, c + i * ldc, ldc);
+            else
+                PANEL_BY_FEW(rows, few, f, w, tile, nb, c + i * ldc, ldc);
+        }
 }
-
-/* A tile of R rows against n blocks of one panel or two. Two share what is loaded of the activations, so that products
- * and not loads are the bound: their rows go in parts of up to six, whose sums fill the registers. */
-INLINE void chunk_rows(const shape f, const int R, const int P, const chunk *u, const uint8_t *x, int64_t n, float *c,
-                       int64_t ldc)
-{
-    const int N = P == 1 || R <= 4 ? R : R % 6 ? 4 : 6;
-    UNROLL
-    for (int r0 = 0; r0 < R; r0 += N)
-        chunk_part(f, P, N, R, r0, u, x, n, c, ldc);
-}
-
-/* Up to so many rows are one tile that reads codes straight from memory. */
-enum { FEW_ROWS = 4 };
 
 /* ---- Activations ------------------------------------------------------------------------------------------------- */
 

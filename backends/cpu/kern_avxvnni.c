@@ -40,10 +40,10 @@ PANEL_SHAPES(PANEL_DOT)
 #define ROW(id, name, ...) [INFER_FMT_##id] = dot_##name,
 static const panel_dot_fn dots[INFER_FMT_COUNT] = {PANEL_SHAPES(ROW)};
 
-const kern_panels PANELS = {PANEL_TILE, 96, quantize, dots, NULL};
+const kern_panels PANELS = {PANEL_TILE, 96, 0, quantize, dots, NULL};
 
 #else
 
-const kern_panels kern_avxvnni_panels = {0, 0, NULL, NULL, NULL};
+const kern_panels kern_avxvnni_panels = {0, 0, 0, NULL, NULL, NULL};
 
 #endif

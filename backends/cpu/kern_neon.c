@@ -57,4 +57,4 @@ static void quantize(const float *x, int64_t k, int32_t zero, uint8_t *tile, int
     quantize_rows(x, k, zero, tile, rows_, r, PANEL_BLOCK);
 }
 
-const kern_panels kern_neon_panels = {PANEL_TILE, 96, quantize, dots, NULL};
+const kern_panels kern_neon_panels = {PANEL_TILE, 96, 0, quantize, dots, NULL};

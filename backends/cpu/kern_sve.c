@@ -307,4 +307,4 @@ static void quantize(const float *x, int64_t k, int32_t zero, uint8_t *tile, int
     quantize_rows(x, k, zero, tile, rows_, r, GROUP);
 }
 
-const kern_panels PANELS = {PANEL_TILE, 96, quantize, dots, NULL};
+const kern_panels PANELS = {PANEL_TILE, 96, 0, quantize, dots, NULL};

@@ -366,7 +366,7 @@ static void quantize_piece(void *ctx, int64_t first, int64_t end, uint32_t worke
             at = b * p->block_rows;
             m = p->items - at < p->block_rows ? p->items - at : p->block_rows;
         }
-        panel_tile(p->w.with->tile, m, i - at, &tile, &rows);
+        panel_tile(kern_panels_tile(p->w.with, m), m, i - at, &tile, &rows);
         uint8_t *to = p->xq + (at + tile) * row_blocks * PANEL_X_BYTES;
         for (int64_t k = 0; k < p->w.k; k += CPU_SEGMENT, to += rows * (CPU_SEGMENT / PANEL_BLOCK) * PANEL_X_BYTES) {
             int64_t n = p->w.k - k < CPU_SEGMENT ? p->w.k - k : CPU_SEGMENT;

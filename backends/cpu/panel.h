@@ -99,10 +99,18 @@ typedef void (*panel_dot_fn)(const uint8_t *panels, int64_t bytes, int64_t n_pan
 typedef struct kern_panels {
     int64_t tile;  /* rows of the largest tile */
     int64_t block; /* so many rows meet a panel together, so that caches hold what is read again */
+    int64_t few;   /* up to so many rows lie in tiles of PANEL_FEW_TILE and less */
     panel_quantize_fn quantize;
     const panel_dot_fn *dots;        /* [INFER_FMT_COUNT], NULL: not this format */
     const struct kern_panels *below; /* whose formats without a dot are; NULL: nobody's */
 } kern_panels;
+
+enum { PANEL_FEW_TILE = 8 };
+/* Rows of the largest tile of a block of m. */
+static inline int64_t kern_panels_tile(const kern_panels *p, int64_t m)
+{
+    return m <= p->few ? PANEL_FEW_TILE : p->tile;
+}
 
 /* Those for a format, of p or below it; NULL: there are none. p may be NULL. */
 static inline const kern_panels *kern_panels_for(const kern_panels *p, infer_format f)

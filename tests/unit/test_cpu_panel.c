@@ -126,7 +126,7 @@ static void quantize_all(const kern_panels *t, const float *x, int64_t m, int64_
 {
     for (int64_t i = 0; i < m; i++) {
         int64_t first, rows;
-        panel_tile(t->tile, m, i, &first, &rows);
+        panel_tile(kern_panels_tile(t, m), m, i, &first, &rows);
         t->quantize(x + i * k, k, zero, to + first * (k / PANEL_BLOCK) * PANEL_X_BYTES, rows, i - first);
     }
 }
