@@ -16,7 +16,7 @@
 
 #include "kern_avx512.h"
 
-enum { TILE = 16, FEW_ROWS = 24 /* rows for which making codes once does not pay */ };
+enum { TILE = 16, FEW_ROWS = 15 };
 
 /* Shapes of the tiles: 0 and 1 sums for the two bytes, 4 and 5 those bytes of 16 rows, 6 codes. */
 typedef struct tile_config {
@@ -115,7 +115,7 @@ static void quantize(const float *x, int64_t k, int32_t zero, uint8_t *tile, int
     quantize_rows(x, k, zero, tile, rows, r, rows == TILE);
 }
 
-const kern_panels kern_amx_panels = {TILE, 48, FEW_ROWS, quantize, dots, &kern_avx512_panels};
+const kern_panels kern_amx_panels = {TILE, 48, FEW_ROWS, quantize, dots, &kern_avx512_pair_panels};
 
 #else
 

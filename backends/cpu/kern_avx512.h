@@ -136,47 +136,62 @@ INLINE __m512 float_at(const uint8_t *p)
     return _mm512_castsi512_ps(int_at(p));
 }
 
-/* R rows' half h of one block, or all of it, into their sums. */
-INLINE void add(const shape f, const int R, const __m512i *q, const uint8_t *tile, int h, __m512 scale, __m512 min,
-                __m512 *acc)
+/* Half h of one block, or all of it, of P panels and rows r0 .. r0 + N of a tile of R: into their sums acc[N][P].
+ * q: each panel's vectors of codes, here or in memory. */
+INLINE void add(const shape f, const int P, const int N, const int R, const int r0, const __m512i *const *q,
+                const uint8_t *tile, int h, const __m512 *scale, const __m512 *min, __m512 *acc)
 {
     const int t0 = f.sub == 16 ? 4 * h : 0, t1 = f.sub == 16 ? 4 * h + 4 : 8;
     const int n = zero_at(f, h), ds = sum_at(f, h);
-    const int C = R <= 1 ? 4 : R <= 6 ? 2 : 1; /* chains of products, so that few sums do not wait for each other */
-    __m512i s[PANEL_FEW_TILE], sum[4][PANEL_FEW_TILE];
+    const int C = N * P <= 1   ? 4
+                  : N * P <= 6 ? 2
+                               : 1; /* chains of products, so that few sums do not wait for each other */
+    __m512i s[PANEL_TILE], sum[4][PANEL_TILE];
     UNROLL
-    for (int i = 0; i < C * R; i++)
-        sum[i / R][i % R] = _mm512_setzero_si512();
+    for (int i = 0; i < C * N * P; i++)
+        sum[i / (N * P)][i % (N * P)] = _mm512_setzero_si512();
     UNROLL
     for (int t = t0; t < t1; t++)
         UNROLL
-    for (int r = 0; r < R; r++) {
+    for (int r = 0; r < N; r++) {
+        const __m512i x = int_at(tile + PANEL_X_HI * R + (t * R + r0 + r) * 4);
         const int c = C == 4 ? 2 * (t % 2) : 0;
-        sum[c][r] = _mm512_dpbusd_epi32(sum[c][r], q[t], int_at(tile + PANEL_X_HI * R + (t * R + r) * 4));
+        UNROLL
+        for (int p = 0; p < P; p++)
+            sum[c][r * P + p] = _mm512_dpbusd_epi32(sum[c][r * P + p], q[p][t], x);
     }
     UNROLL
-    for (int r = 0; r < R; r++) {
-        s[r] = _mm512_slli_epi32(C == 4 ? _mm512_add_epi32(sum[0][r], sum[2][r]) : sum[0][r], 8);
-        sum[C == 4 ? 3 : 0][r] = sum[C == 1 ? 0 : 1][r] = C == 1 ? s[r] : _mm512_setzero_si512();
+    for (int i = 0; i < N * P; i++) {
+        s[i] = _mm512_slli_epi32(C == 4 ? _mm512_add_epi32(sum[0][i], sum[2][i]) : sum[0][i], 8);
+        sum[C == 4 ? 3 : 0][i] = sum[C == 1 ? 0 : 1][i] = C == 1 ? s[i] : _mm512_setzero_si512();
     }
     UNROLL
     for (int t = t0; t < t1; t++)
         UNROLL
-    for (int r = 0; r < R; r++) {
+    for (int r = 0; r < N; r++) {
+        const __m512i x = int_at(tile + PANEL_X_LO * R + (t * R + r0 + r) * 4);
         const int c = C == 4 ? 1 + 2 * (t % 2) : C - 1;
-        sum[c][r] = _mm512_dpbusd_epi32(sum[c][r], q[t], int_at(tile + PANEL_X_LO * R + (t * R + r) * 4));
+        UNROLL
+        for (int p = 0; p < P; p++)
+            sum[c][r * P + p] = _mm512_dpbusd_epi32(sum[c][r * P + p], q[p][t], x);
     }
     UNROLL
-    for (int r = 0; r < R; r++) {
-        s[r] = C == 1 ? sum[0][r] : _mm512_add_epi32(s[r], sum[1][r]);
+    for (int i = 0; i < N * P; i++) {
+        s[i] = C == 1 ? sum[0][i] : _mm512_add_epi32(s[i], sum[1][i]);
         if (C == 4)
-            s[r] = _mm512_add_epi32(s[r], sum[3][r]);
+            s[i] = _mm512_add_epi32(s[i], sum[3][i]);
         if (!has_min(f))
-            s[r] = _mm512_add_epi32(s[r], int_at(tile + n * R + 4 * r));
-        acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[r]), _mm512_mul_ps(scale, float_at(tile + PANEL_X_D * R + 4 * r)),
-                                 acc[r]);
+            s[i] = _mm512_add_epi32(s[i], int_at(tile + n * R + 4 * (r0 + i / P)));
+    }
+    UNROLL
+    for (int r = 0; r < N; r++)
+        UNROLL
+    for (int p = 0; p < P; p++) {
+        acc[r * P + p] =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[r * P + p]),
+                            _mm512_mul_ps(scale[p], float_at(tile + PANEL_X_D * R + 4 * (r0 + r))), acc[r * P + p]);
         if (has_min(f))
-            acc[r] = _mm512_fmadd_ps(min, float_at(tile + ds * R + 4 * r), acc[r]);
+            acc[r * P + p] = _mm512_fmadd_ps(min[p], float_at(tile + ds * R + 4 * (r0 + r)), acc[r * P + p]);
     }
 }
 
@@ -202,15 +217,16 @@ INLINE void few(const shape f, const int R, const uint8_t *w, const uint8_t *x, 
         w += f.head_bytes;
         for (int64_t i = 0; i < per; i++, b++, w += f.block_bytes, x += R * PANEL_X_BYTES) {
             __m512i q[PANEL_STEPS];
+            const __m512i *const one = q;
             __m512 scale, min = _mm512_setzero_ps();
             if (R > 1)
                 ask_ahead(f, w);
             codes(f, w + f.scale_bytes, q);
             scales(f, head, w, 0, &scale, &min);
-            add(f, R, q, x, 0, scale, min, acc);
+            add(f, 1, R, R, 0, &one, x, 0, &scale, &min, acc);
             if (f.sub == 16) {
                 scales(f, head, w, 1, &scale, &min);
-                add(f, R, q, x, 1, scale, min, acc);
+                add(f, 1, R, R, 0, &one, x, 1, &scale, &min, acc);
             }
         }
     }

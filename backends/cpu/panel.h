@@ -119,8 +119,8 @@ static inline const kern_panels *kern_panels_for(const kern_panels *p, infer_for
         p = p->below;
     return p;
 }
-extern const kern_panels kern_avx2_panels, kern_avxvnni_panels, kern_avx512_panels, kern_amx_panels, kern_neon_panels,
-    kern_i8mm_panels, kern_sve_panels, kern_svei8mm_panels;
+extern const kern_panels kern_avx512_pair_panels, kern_avx2_panels, kern_avxvnni_panels, kern_avx512_panels,
+    kern_amx_panels, kern_neon_panels, kern_i8mm_panels, kern_sve_panels, kern_svei8mm_panels;
 
 /* The numbers of row r of a tile's block of R rows: its step and the sums of its halves. */
 static inline void panel_put_numbers(uint8_t *tile, int64_t R, int64_t r, float d, int32_t first, int32_t second,

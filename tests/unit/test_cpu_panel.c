@@ -27,12 +27,24 @@ static const kern_table *avxvnni_as_avx512(void)
 #endif
 }
 
+/* What AMX takes for the formats that it leaves out, for all formats and without AMX. */
+static const kern_table *avx512_pairs(void)
+{
+    static kern_table t;
+    if (!kern_avx512())
+        return NULL;
+    t = *kern_avx512();
+    t.isa = "avx512 in pairs";
+    t.panel = &kern_avx512_pair_panels;
+    return &t;
+}
+
 static const kern_table *const *tables(void)
 {
-    static const kern_table *t[10];
+    static const kern_table *t[11];
     int n = 0;
-    const kern_table *all[] = {kern_avx2(), avxvnni_as_avx512(), kern_avxvnni(), kern_avx512(), kern_amx(),
-                               kern_neon(), kern_i8mm(),         kern_sve(),     kern_svei8mm()};
+    const kern_table *all[] = {kern_avx2(), avxvnni_as_avx512(), kern_avxvnni(), kern_avx512(), avx512_pairs(),
+                               kern_amx(),  kern_neon(),         kern_i8mm(),    kern_sve(),    kern_svei8mm()};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i] && all[i]->panel)
             t[n++] = all[i];
