@@ -16,6 +16,15 @@
 
 enum { FEW_ROWS = 16 };
 
+/* Half h of block b, or all of it. */
+INLINE void add_half(const shape f, const int P, const int N, const int R, const int r0, const chunk *u, int64_t b,
+                     const uint8_t *tile, const int h, __m512 *acc)
+{
+    const __m512i *q[2] = {u[0].q[b], u[P - 1].q[b]};
+    const __m512 scale[2] = {u[0].scale[b][h], u[P - 1].scale[b][h]}, min[2] = {u[0].min[b][h], u[P - 1].min[b][h]};
+    add(f, P, N, R, r0, q, tile, h, scale, min, acc);
+}
+
 /* Rows r0 .. r0 + N of a tile of R against n blocks of P panels u[p], 16 columns of c each. */
 INLINE void chunk_part(const shape f, const int P, const int N, const int R, const int r0, const chunk *u,
                        const uint8_t *x, int64_t n, float *c, int64_t ldc)
@@ -26,12 +35,10 @@ INLINE void chunk_part(const shape f, const int P, const int N, const int R, con
         UNROLL
     for (int p = 0; p < P; p++)
         acc[r * P + p] = _mm512_loadu_ps(c + (r0 + r) * ldc + PANEL_ROWS * p);
-    for (int64_t b = 0; b < n; b++, x += R * PANEL_X_BYTES)
-        UNROLL
-    for (int h = 0; h < 32 / f.sub; h++) {
-        const __m512i *q[2] = {u[0].q[b], u[P - 1].q[b]};
-        const __m512 scale[2] = {u[0].scale[b][h], u[P - 1].scale[b][h]}, min[2] = {u[0].min[b][h], u[P - 1].min[b][h]};
-        add(f, P, N, R, r0, q, x, h, scale, min, acc);
+    for (int64_t b = 0; b < n; b++, x += R * PANEL_X_BYTES) {
+        add_half(f, P, N, R, r0, u, b, x, 0, acc);
+        if (f.sub == 16)
+            add_half(f, P, N, R, r0, u, b, x, 1, acc);
     }
     UNROLL
     for (int r = 0; r < N; r++)
