@@ -100,12 +100,6 @@ INLINE int has_min(const shape f)
     return f.scale == PANEL_F16_MIN || f.scale == PANEL_K_MIN || f.scale == PANEL_K4_MIN;
 }
 
-/* What code means zero: the middle of the range, where there are no minima and no table of values. */
-INLINE int zero_of(const shape f)
-{
-    return has_min(f) ? 0 : f.lut ? 12 : 1 << (f.low + f.high - 1);
-}
-
 /* Where among a tile's numbers, for half h where scales are of 16 elements, those for the zero and for the minimum lie.
  */
 INLINE int zero_at(const shape f, int h)

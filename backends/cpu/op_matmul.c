@@ -2,10 +2,10 @@
  * Products of rows with weight matrices: MATMUL, MOE_MATMUL, LORA_SHRINK, LORA_EXPAND_ADD. All are one form: items
  * (rows of x), each with the matrix that it meets, grouped by matrix into blocks of at most BLOCK items; a chunk of
  * work is a block times a tile of weight rows. Every output is the canonical sum of kern.h, so neither grouping nor
- * tiling shows in the result. One item: the format's dot kernel reads the weights as they lie. More: four weight rows
- * at a time are unpacked for one chunk of K and meet all items of the block, whose part of x for that chunk stays in
- * the second-level cache. Weights in panels: items become integers first, once for all weights, and the sums are those
- * of panel.h. SPDX-License-Identifier: Apache-2.0
+ * tiling shows in the result. Few items, and weights of 16 bits: the format's dot kernel reads the weights as they
+ * lie. More: 32 weight rows at a time are unpacked for one chunk of K and meet all items of the block. Weights in
+ * panels: items become integers first, once for all weights, and the sums are those of panel.h.
+ * SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
 
@@ -386,8 +386,8 @@ static void cut_tiles(const cpu_call *c, product *p)
 }
 
 /* Cuts [0, items) into blocks and N into tiles, and makes of x what the sums need. scratch: x_scratch bytes.
- * Returns the end of what it took. */
-static uint8_t *prepare(cpu_call *c, product *p, uint8_t *scratch)
+ * Several blocks of integers have a multiple of `whole` items. Returns the end of what it took. */
+static uint8_t *prepare(cpu_call *c, product *p, int64_t whole, uint8_t *scratch)
 {
     const int integers = p->w.panel && !p->exact;
     if (!integers && p->x->format != INFER_FMT_F32) {
@@ -400,8 +400,8 @@ static uint8_t *prepare(cpu_call *c, product *p, uint8_t *scratch)
         const int64_t most = integers ? p->w.with->block : BLOCK;
         p->n_blocks = (p->items + most - 1) / most;
         p->block_rows = (p->items + p->n_blocks - 1) / p->n_blocks;
-        if (integers && p->n_blocks > 1) /* whole tiles */
-            p->block_rows = (p->block_rows + p->w.with->tile - 1) / p->w.with->tile * p->w.with->tile;
+        if (integers && p->n_blocks > 1)
+            p->block_rows = (p->block_rows + whole - 1) / whole * whole;
         p->n_blocks = (p->items + p->block_rows - 1) / p->block_rows;
     }
     if (integers) {
@@ -434,7 +434,7 @@ static void run_chunks(cpu_call *c, const product *p, cpu_chunk_fn fn, void *ctx
 
 static void run_product(cpu_call *c, product *p, uint8_t *scratch)
 {
-    (void)prepare(c, p, scratch);
+    (void)prepare(c, p, p->w.with ? p->w.with->tile : 1, scratch);
     run_chunks(c, p, product_chunk, p);
 }
 
@@ -558,6 +558,10 @@ static void gated_chunk(void *ctx, int64_t chunk, uint32_t worker)
 /* Prepares n products of one x and its items, with blocks in common. scratch: of the sum of their x_scratch. */
 static void prepare_all(cpu_call *c, product *p, int n, uint8_t *scratch)
 {
+    int64_t whole = 0; /* a tile; where tiles differ, the block that all kinds of a table have in common */
+    for (int i = 0; i < n; i++)
+        if (p[i].w.with && p[i].w.with->tile != whole)
+            whole = whole ? p[i].w.with->block : p[i].w.with->tile;
     for (int i = 0; i < n; i++) {
         int same = 0; /* an earlier one that needs x in the same form */
         while (same < i &&
@@ -571,7 +575,7 @@ static void prepare_all(cpu_call *c, product *p, int n, uint8_t *scratch)
             cut_tiles(c, &p[i]);
             continue;
         }
-        scratch = prepare(c, &p[i], scratch);
+        scratch = prepare(c, &p[i], whole, scratch);
     }
     for (int i = 0; i < n; i++) /* integers come in whole tiles: blocks are as where those are */
         for (int k = 0; k < n && !p[i].w.panel; k++)

@@ -98,7 +98,8 @@ typedef void (*panel_dot_fn)(const uint8_t *panels, int64_t bytes, int64_t n_pan
 /* What an instruction set supplies. */
 typedef struct kern_panels {
     int64_t tile;  /* rows of the largest tile */
-    int64_t block; /* so many rows meet a panel together, so that caches hold what is read again */
+    int64_t block; /* so many rows meet a panel together, so that caches hold what is read again; a multiple of `tile`,
+                      the same for those below */
     int64_t few;   /* up to so many rows lie in tiles of PANEL_FEW_TILE and less */
     panel_quantize_fn quantize;
     const panel_dot_fn *dots;        /* [INFER_FMT_COUNT], NULL: not this format */

@@ -340,11 +340,59 @@ static void test_experts(void **state)
     }
 }
 
+/* Gate and up with panels of two kinds, as where AMX is: their blocks of rows must be the same. */
+static void test_two_kinds(void **state)
+{
+    enum { M = 100, K = 512, F = 96, D = 32, W = 3 };
+    static const infer_format fmt[W] = {INFER_FMT_Q4_K, INFER_FMT_Q6_K, INFER_FMT_Q4_0};
+    const int64_t n[W] = {F, F, D}, k[W] = {K, K, F};
+    static float x[M * K], y[M * D], one[D];
+    static panel_dot_fn dots[INFER_FMT_COUNT];
+    fixture f;
+    (void)state;
+    if (!fixture_open(&f, "avx512", "3"))
+        return;
+    memcpy(dots, kern_avx512_panels.dots, sizeof dots);
+    dots[INFER_FMT_Q6_K] = NULL;
+    kern_panels first = kern_avx512_panels;
+    first.dots = dots;
+    first.below = &kern_avx512_pair_panels;
+    kern_table t = *f.dev->kern;
+    t.panel = &first;
+    f.dev->kern = &t;
+    infer_attrs_act a = {.struct_size = sizeof a, .act = INFER_ACT_SILU};
+    operand o[2 + W];
+    uint8_t *rows[W], *image[W];
+    fill_noise(x, M * K, 1);
+    for (int i = 0; i < W; i++) {
+        uint32_t layout = 0;
+        rows[i] = random_weights(fmt[i], n[i] * k[i], 2 + (uint64_t)i);
+        image[i] = load(&f, fmt[i], INFER_OP_GATED_MLP, rows[i], 1, n[i], k[i], &layout);
+        assert_non_null(image[i]);
+        o[1 + i] = tensor(fmt[i], image[i], 2, n[i], k[i], 1, 1);
+        o[1 + i].desc.layout = layout;
+    }
+    o[0] = tensor(INFER_FMT_F32, x, 2, M, K, 1, 1);
+    o[1 + W] = tensor(INFER_FMT_F32, y, 2, M, D, 1, 1);
+    run_op(&f, INFER_OP_GATED_MLP, &a, sizeof a, o, 1 + W, 1, -1);
+    for (int r = 0; r < M; r++) {
+        o[0] = tensor(INFER_FMT_F32, x + r * K, 2, 1, K, 1, 1);
+        o[1 + W] = tensor(INFER_FMT_F32, one, 2, 1, D, 1, 1);
+        run_op(&f, INFER_OP_GATED_MLP, &a, sizeof a, o, 1 + W, 1, -1);
+        assert_memory_equal(one, y + r * D, sizeof one);
+    }
+    for (int i = 0; i < W; i++) {
+        free(rows[i]);
+        free(image[i]);
+    }
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout),  cmocka_unit_test(test_tiles),   cmocka_unit_test(test_quantize),
-        cmocka_unit_test(test_product), cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_product), cmocka_unit_test(test_experts), cmocka_unit_test(test_two_kinds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
