@@ -58,6 +58,7 @@ static void finish(infer_engine *e, infer_req *r, uint32_t how, infer_status s, 
             n_tail = 0;
         infer_req_flush(r, tail, n_tail, &text, &n);
     }
+    const uint64_t now = infer_clock_ns();
     infer_event ev = {.id = r->id,
                       .user = r->user,
                       .type = INFER_EVENT_DONE,
@@ -72,7 +73,8 @@ static void finish(infer_engine *e, infer_req *r, uint32_t how, infer_status s, 
                       .t_submit = r->t_submit,
                       .t_first_run = r->t_first_run,
                       .t_first_token = r->t_first_token,
-                      .t_end = infer_clock_ns()};
+                      .t_end = now,
+                      .t = now};
     pthread_mutex_lock(&e->lock);
     e->stats.finished += how == INFER_FINISH_STOP || how == INFER_FINISH_LENGTH;
     e->stats.cancelled += how == INFER_FINISH_CANCELLED;
@@ -164,7 +166,8 @@ static outcome take_token(infer_engine *e, infer_req *r, const infer_step_result
                       .n_top = r->n_top,
                       .top = e->top,
                       .text = given,
-                      .n_text = n_given};
+                      .n_text = n_given,
+                      .t = infer_clock_ns()};
     if ((s = infer_events_push(&e->events, &ev)) != INFER_OK)
         return failed(s, "events: no host memory for another token");
     r->tokens[r->n_tokens++] = id;

@@ -487,6 +487,36 @@ static void test_wake(void **state)
     rig_close(&r);
 }
 
+/* A polling thread that comes late learns when each token was made all the same. */
+static void test_event_times(void **state)
+{
+    enum { N = 12 };
+    (void)state;
+    rig r;
+    rig_options o = options();
+    rig_open(&r, &o);
+    infer_request q = request(N);
+    q.struct_size = sizeof q;
+    q.flags = INFER_REQ_IGNORE_EOS;
+    const infer_event *ev;
+    uint64_t id, last = infer_engine_now();
+    uint32_t n = 0;
+    assert_int_equal(infer_engine_submit(r.engine, &q, &id, NULL), INFER_OK);
+    for (int i = 0; i < 10000 && !rig_stats(&r).finished; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    rig_idle(&r);
+    assert_int_equal(infer_engine_poll(r.engine, -1, &ev, &n), INFER_OK);
+    assert_int_equal(n, N + 1); /* all at once */
+    for (uint32_t i = 0; i < N; i++) {
+        assert_int_equal(ev[i].type, INFER_EVENT_TOKEN);
+        assert_true(ev[i].t > last);
+        last = ev[i].t;
+    }
+    assert_true(ev[N].t >= last && ev[N].t == ev[N].t_end && ev[N].t <= infer_engine_now());
+    assert_true(ev[0].t >= ev[N].t_first_token && ev[0].t < ev[1].t);
+    rig_close(&r);
+}
+
 enum { SUBMITTERS = 6, EACH = 15 };
 
 typedef struct submitter {
@@ -739,13 +769,21 @@ static void test_step_failure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stop_strings),    cmocka_unit_test(test_end_tokens),
-        cmocka_unit_test(test_lengths),         cmocka_unit_test(test_nothing_allowed),
-        cmocka_unit_test(test_logprobs),        cmocka_unit_test(test_queue_limit),
-        cmocka_unit_test(test_cancel),          cmocka_unit_test(test_destroy),
-        cmocka_unit_test(test_stats_and_times), cmocka_unit_test(test_wake),
-        cmocka_unit_test(test_submitters),      cmocka_unit_test(test_two_processes_worth),
-        cmocka_unit_test(test_two_models),      cmocka_unit_test(test_device_lost),
+        cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_end_tokens),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_nothing_allowed),
+        cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_queue_limit),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_destroy),
+        cmocka_unit_test(test_stats_and_times),
+        cmocka_unit_test(test_wake),
+        cmocka_unit_test(test_event_times),
+        cmocka_unit_test(test_submitters),
+        cmocka_unit_test(test_two_processes_worth),
+        cmocka_unit_test(test_two_models),
+        cmocka_unit_test(test_device_lost),
         cmocka_unit_test(test_step_failure),
     };
     rig_watchdog(300);

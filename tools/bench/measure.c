@@ -1,5 +1,5 @@
 /*
- * Measures through the engine API alone: times are those at which events arrive.
+ * Measures through the engine API alone: times are those of the events, not of their arrival here.
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
@@ -75,7 +75,7 @@ static infer_status start(wave *w, const session *s, uint32_t prompt, int64_t ma
     return st;
 }
 
-static infer_status take(wave *w, const infer_event *e, uint64_t now, infer_error *err)
+static infer_status take(wave *w, const infer_event *e, infer_error *err)
 {
     uint32_t i = 0;
     while (i < w->n_seq && w->ids[i] != e->id)
@@ -92,9 +92,9 @@ static infer_status take(wave *w, const infer_event *e, uint64_t now, infer_erro
     if (!w->started[i]) {
         w->started[i] = 1;
         if (++w->n_started == w->n_seq)
-            w->t_all_started = now;
+            w->t_all_started = e->t;
     } else if (w->n_started == w->n_seq && w->counted < w->wanted && ++w->counted == w->wanted) {
-        w->t_counted = now;
+        w->t_counted = e->t;
     }
     return INFER_OK;
 }
@@ -128,9 +128,8 @@ static infer_status run_wave(wave *w, const session *s, uint32_t n_seq, uint32_t
             st = infer_error_set(err, p, "measuring: the engine failed: %s", infer_status_name(p));
             break;
         }
-        uint64_t now = infer_engine_now();
         for (uint32_t i = 0; i < n; i++) {
-            infer_status t = take(w, &events[i], now, st >= 0 ? err : NULL);
+            infer_status t = take(w, &events[i], st >= 0 ? err : NULL);
             if (t < 0)
                 st = t;
         }

@@ -345,11 +345,10 @@ static void take_event(server *s, const infer_event *e)
 {
     gen *g = e->user;
     call *c = g->c;
-    uint64_t now = infer_engine_now();
     int last = e->type == INFER_EVENT_DONE, reply = 0;
     pthread_mutex_lock(&c->lock);
     if (e->type == INFER_EVENT_TOKEN)
-        on_token(s, g, e, now);
+        on_token(s, g, e, e->t);
     if (e->n_text)
         sbuf_add(&g->text, e->text, e->n_text);
     if (last)

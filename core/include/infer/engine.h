@@ -107,6 +107,7 @@ typedef struct infer_event {
      * what was held back. */
     const char *text;
     uint64_t n_text;
+    uint64_t t; /* when it came to be, however late it is polled: those of one request rise */
     /* DONE only */
     const char *error; /* text for status */
     uint64_t n_prompt, n_cached, n_generated;
