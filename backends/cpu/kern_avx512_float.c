@@ -84,17 +84,21 @@ static void tile(const float *w, int64_t ldw, const float *const *x, int64_t m, 
 
 /* ---- Rows as they lie -------------------------------------------------------------------------------------------- */
 
+INLINE __m512 widen(const infer_format f, const __m256i v)
+{
+    return f == INFER_FMT_F16 ? _mm512_cvtph_ps(v)
+                              : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
+}
+
 /* Sixteen elements of an unquantized format. */
 INLINE __m512 get(const infer_format f, const uint8_t *p)
 {
     if (f == INFER_FMT_F32)
         return _mm512_loadu_ps(p);
-    const __m256i v = _mm256_loadu_si256((const void *)p);
-    return f == INFER_FMT_F16 ? _mm512_cvtph_ps(v)
-                              : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
+    return widen(f, _mm256_loadu_si256((const void *)p));
 }
 
-/* kern_dot_fn for R rows of x; k a multiple of LANES. */
+/* kern_dot_fn for R rows of x; k a multiple of LANES. Four rows of weights share the loads of x. */
 INLINE void dot_of(const infer_format f, const int R, const uint8_t *const w[KERN_TILE], const float *const *x,
                    int64_t k, float *out, int64_t ld)
 {
@@ -137,11 +141,54 @@ INLINE void dot_of(const infer_format f, const int R, const uint8_t *const w[KER
         _mm_storeu_ps(out + i * ld, sum[i]);
 }
 
-#define PLAIN(id, name)                                                                                                \
+/* Products of elements j to `end` of a row of weights with x, lane by lane; a line of the cache is read once. */
+INLINE __m512 part_of(const infer_format f, const uint8_t *w, const float *x, int64_t j, int64_t end)
+{
+    __m512 acc = _mm512_setzero_ps();
+    for (; f != INFER_FMT_F32 && j + 2 * LANES <= end; j += 2 * LANES) {
+        const __m512i v = _mm512_loadu_si512(w + 2 * j);
+        acc = _mm512_fmadd_ps(widen(f, _mm512_castsi512_si256(v)), _mm512_loadu_ps(x + j), acc);
+        acc = _mm512_fmadd_ps(widen(f, _mm512_extracti64x4_epi64(v, 1)), _mm512_loadu_ps(x + j + LANES), acc);
+    }
+    for (; j < end; j += LANES)
+        acc = _mm512_fmadd_ps(get(f, w + (f == INFER_FMT_F32 ? 4 : 2) * j), _mm512_loadu_ps(x + j), acc);
+    return acc;
+}
+
+/* The same for one short x, which stays in the first-level cache while rows go by: one row of weights after the other.
+ * A single stream is what the processor reads ahead best by itself, but for the start of a row, which it is asked for.
+ * Zen 4, one core, k = 2048: 24.2 GB/s of F16 against 22.1 with four streams; k = 3072: 11.5 against 21.3. */
+enum { SHORT_BYTES = 12 << 10, SHORT_PARTS = 4 };
+
+INLINE int is_short(int64_t bytes, int64_t k)
+{
+    return k <= SHORT_PARTS * KERN_CHUNK && k * (4 + bytes) <= SHORT_BYTES;
+}
+
+INLINE void dot_short(const infer_format f, const uint8_t *const w[KERN_TILE], const float *x, int64_t k, float *out)
+{
+    enum { START = 512 };
+    __m512 part[SHORT_PARTS][KERN_TILE];
+    __m128 sum = _mm_setzero_ps();
+    for (int r = 0; r < KERN_TILE; r++) {
+        const uint8_t *next = r + 1 < KERN_TILE ? w[r + 1] : w[r] + (w[1] - w[0]);
+        for (int64_t b = 0; b < START; b += 64)
+            _mm_prefetch((const char *)next + b, _MM_HINT_T1);
+        for (int64_t at = 0, n = 0; at < k; at += KERN_CHUNK, n++)
+            part[n][r] = part_of(f, w[r], x, at, k - at < KERN_CHUNK ? k : at + KERN_CHUNK);
+    }
+    for (int64_t at = 0, n = 0; at < k; at += KERN_CHUNK, n++)
+        sum = _mm_add_ps(sum, reduce(part[n]));
+    _mm_storeu_ps(out, sum);
+}
+
+#define PLAIN(id, name, bytes)                                                                                         \
     static void dot_##name(const uint8_t *const w[KERN_TILE], const float *const *x, int rows, int64_t k, float *out,  \
                            int64_t ld)                                                                                 \
     {                                                                                                                  \
-        if (rows == 1)                                                                                                 \
+        if (rows == 1 && is_short(bytes, k))                                                                           \
+            dot_short(INFER_FMT_##id, w, x[0], k, out);                                                                \
+        else if (rows == 1)                                                                                            \
             dot_of(INFER_FMT_##id, 1, w, x, k, out, ld);                                                               \
         else if (rows == 2)                                                                                            \
             dot_of(INFER_FMT_##id, 2, w, x, k, out, ld);                                                               \
@@ -150,9 +197,9 @@ INLINE void dot_of(const infer_format f, const int R, const uint8_t *const w[KER
         else                                                                                                           \
             dot_of(INFER_FMT_##id, 4, w, x, k, out, ld);                                                               \
     }
-PLAIN(F32, f32)
-PLAIN(F16, f16)
-PLAIN(BF16, bf16)
+PLAIN(F32, f32, 4)
+PLAIN(F16, f16, 2)
+PLAIN(BF16, bf16, 2)
 
 const kern_floats kern_avx512_floats = {
     .tile = tile,
