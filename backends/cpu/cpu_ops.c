@@ -52,7 +52,8 @@ static const op_row table[INFER_OP_COUNT] = {
 
 /* ---- Query ----------------------------------------------------------------------------------------------------- */
 
-/* The host's check, which knows no layout but the canonical: whether a kernel reads another is the query's to say. */
+/* The host's check, which knows no layout but the canonical: panels pass only where the op reads them. Whether there
+ * are kernels for their format is the query's to say. */
 static infer_status check_op(const infer_host *host, const infer_op_desc *op)
 {
     infer_tensor_desc t[INFER_OP_MAX_OPERANDS];
@@ -63,7 +64,7 @@ static infer_status check_op(const infer_host *host, const infer_op_desc *op)
     memset(t, 0, sizeof t);
     for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
         memcpy(&t[i], cpu_tensor(op, i), size);
-        if (t[i].layout == CPU_LAYOUT_PANELS)
+        if (t[i].layout == CPU_LAYOUT_PANELS && cpu_reads_panels(op->op, i))
             t[i].layout = INFER_LAYOUT_CANONICAL;
     }
     as.tensors = t;

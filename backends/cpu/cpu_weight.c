@@ -15,9 +15,11 @@ struct infer_weight {
     uint64_t have;       /* bytes of it */
 };
 
-static int reads_panels(infer_op_id op)
+int cpu_reads_panels(infer_op_id op, uint32_t operand)
 {
-    return op == INFER_OP_MATMUL || op == INFER_OP_MOE_MATMUL || op == INFER_OP_GATED_MLP || op == INFER_OP_QKV;
+    if (op == INFER_OP_GATED_MLP || op == INFER_OP_QKV)
+        return operand >= 1 && operand <= 3;
+    return operand == 1 && (op == INFER_OP_MATMUL || op == INFER_OP_MOE_MATMUL);
 }
 
 /* The part of the tensor that comes: matrices, rows, elements of a row. */
@@ -45,7 +47,7 @@ infer_status cpu_weight_plan(infer_device *dev, const infer_weight_desc *d, infe
     int64_t x[3];
     const infer_format f = d->quant.format;
     if (f >= INFER_FMT_COUNT || !kern_panels_for(dev->kern->panel, f) || d->quant.scale_format ||
-        !reads_panels(d->use) || !extents(d, x) || x[2] % panel_formats[f].unit)
+        !cpu_reads_panels(d->use, 1) || !extents(d, x) || x[2] % panel_formats[f].unit)
         return INFER_E_UNSUPPORTED; /* canonical */
     out->layout = CPU_LAYOUT_PANELS;
     out->align = 64;

@@ -231,6 +231,15 @@ static void bind_thread(pthread_t thread, const uint32_t *cpus, uint32_t n)
 #endif
 }
 
+uint32_t cpu_worker_place(uint32_t i, uint32_t n_threads, uint32_t n_cpus, uint32_t n_cores)
+{
+    if (n_cores > n_cpus) /* the list was cut */
+        n_cores = n_cpus;
+    if (n_cores >= n_threads)
+        return (uint32_t)((uint64_t)i * n_cores / n_threads);
+    return n_cpus ? i % n_cpus : 0;
+}
+
 infer_status cpu_team_create(const infer_host *host, uint32_t n_threads, uint32_t bind, uint64_t spin_ns,
                              cpu_team **out)
 {
@@ -255,7 +264,6 @@ infer_status cpu_team_create(const infer_host *host, uint32_t n_threads, uint32_
     pthread_sigmask(SIG_SETMASK, &all, &old);
     for (uint32_t i = 1; i < n_threads; i++) {
         worker *w = &t->workers[i];
-        const uint32_t home = n_cores >= n_threads ? i * n_cores / n_threads : i % (n_cpus ? n_cpus : 1);
         w->team = t;
         w->index = i;
         if (pthread_create(&w->thread, NULL, worker_main, w) != 0)
@@ -263,7 +271,8 @@ infer_status cpu_team_create(const infer_host *host, uint32_t n_threads, uint32_
         if (bind == CPU_BIND_CORE && n_cpus >= n_threads)
             bind_thread(w->thread, &cpus[i], 1);
         else if (bind != CPU_BIND_NONE && n_cpus)
-            bind_thread(w->thread, near, node_of(host, cpus[home], near, MAX_CPUS));
+            bind_thread(w->thread, near,
+                        node_of(host, cpus[cpu_worker_place(i, n_threads, n_cpus, n_cores)], near, MAX_CPUS));
         t->n_threads++;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -126,6 +126,8 @@ typedef struct cpu_weight {
     int64_t panel_bytes;
 } cpu_weight;
 
+/* Whether an op reads this operand in CPU_LAYOUT_PANELS: the weights of products. */
+int cpu_reads_panels(infer_op_id op, uint32_t operand);
 /* 0 where a format is unknown. */
 int cpu_weight_known(const infer_device *dev, const infer_tensor_desc *t);
 void cpu_weight_open(cpu_weight *w, const cpu_call *c, uint32_t operand);

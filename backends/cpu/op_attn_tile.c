@@ -385,18 +385,19 @@ static void do_panels(const attn_call *t, const attn_work *w, const places *here
     const kern_attn *f = t->c->k->attn;
     const kern_softmax softmax = {t->a.scale, t->a.soft_cap, t->ldo};
     const cpu_view *plane = t->v ? t->v : t->k;
-    (void)next; /* kernels fetch by address */
+    const int whole = t->dv == t->ldo && t->dv % t->v_block == 0; /* a latent's values may end inside a block */
+    (void)next;                                                   /* kernels fetch by address */
     for (int64_t g = 0; g < KEYS; g += PANEL) {
         if (here->have >> g & ((1 << PANEL) - 1))
             panel_scores(t, w, here, g, vectors);
     }
     f->soften(&softmax, vectors, w->s, w->seen, st->m, st->l, st->o);
-    if (vectors <= DIRECT_VALUES && f->weigh[plane->format] && t->dv == t->ldo && t->dv % t->v_block == 0) {
+    if (vectors <= DIRECT_VALUES && f->weigh[plane->format] && whole) {
         panel_weigh(t, w, here->v, plane->format, vectors, here->n, st->o);
         return;
     }
     const uint8_t *row[KEYS];
-    if (f->unpack[plane->format] && t->dv == t->ldo && ~here->have << (KEYS - here->n) == 0)
+    if (f->unpack[plane->format] && whole && ~here->have << (KEYS - here->n) == 0)
         f->unpack[plane->format](here->v, here->n, t->dv, w->v, t->ldv);
     else
         unpack_keys(t, plane, here->v, here->n, attn_round_up(t->dv, t->v_block), t->ldo, w->v, t->ldv);

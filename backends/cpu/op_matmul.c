@@ -11,7 +11,7 @@
 
 #include "op.h"
 
-enum { BLOCK = 96, TILE = 64, FEW = 12 /* items for the dot kernels */ };
+enum { BLOCK = PANEL_BLOCK_MAX, TILE = 64, FEW = 12 /* items for the dot kernels */ };
 
 /* Items list[first .. first + m), all of matrix e. */
 typedef struct block {

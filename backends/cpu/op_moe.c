@@ -44,6 +44,9 @@ static void route_row(const cpu_call *c, const infer_attrs_route *a, int64_t row
             if (score[i] == score[i] && (best < 0 || score[i] > score[best]))
                 best = i;
         ids[j] = (int32_t)best;
+        w[j] = 0;
+        if (best < 0) /* the others' scores are NaN: infinite logits under softmax */
+            continue;
         w[j] = score[best];
         score[best] = NAN; /* taken */
     }

@@ -37,8 +37,9 @@ enum {
     PANEL_BLOCK = 32,
     PANEL_STEPS = PANEL_BLOCK / 4, /* words of a row in a block */
     PANEL_CODE_BYTES = PANEL_ROWS * PANEL_BLOCK,
-    PANEL_X_BYTES = 96, /* of a row's block */
-    PANEL_TILE = 12     /* most rows of a tile where nothing else is said */
+    PANEL_X_BYTES = 96,  /* of a row's block */
+    PANEL_TILE = 12,     /* most rows of a tile where nothing else is said */
+    PANEL_BLOCK_MAX = 96 /* most rows of an instruction set's block (kern_panels) */
 };
 
 /* Where in a tile's block the numbers of R rows start, in bytes over R. */
@@ -98,8 +99,8 @@ typedef void (*panel_dot_fn)(const uint8_t *panels, int64_t bytes, int64_t n_pan
 /* What an instruction set supplies. */
 typedef struct kern_panels {
     int64_t tile;  /* rows of the largest tile */
-    int64_t block; /* so many rows meet a panel together, so that caches hold what is read again; a multiple of `tile`,
-                      the same for those below */
+    int64_t block; /* so many rows meet a panel together, so that caches hold what is read again: a multiple of `tile`
+                      up to PANEL_BLOCK_MAX, the same for those below */
     int64_t few;   /* up to so many rows lie in tiles of PANEL_FEW_TILE and less */
     panel_quantize_fn quantize;
     const panel_dot_fn *dots;        /* [INFER_FMT_COUNT], NULL: not this format */

@@ -25,6 +25,10 @@ typedef void (*cpu_chunk_fn)(void *ctx, int64_t chunk, uint32_t worker);
 #define CPU_BIND_NODE 1u /* those of one NUMA node; workers are spread over nodes as cores are, in order */
 #define CPU_BIND_CORE 2u /* worker i to the i-th */
 
+/* Where in a list of n_cpus processors (its first n_cores are of different cores) worker i of n_threads has its place:
+ * spread over cores, or one after the other where there are fewer cores than threads. 0 for an empty list. */
+uint32_t cpu_worker_place(uint32_t i, uint32_t n_threads, uint32_t n_cpus, uint32_t n_cores);
+
 /* n_threads counts the thread that calls cpu_team_run. spin_ns: how long to watch before sleeping. Threads that cannot
  * be made are missing from the team's size, which is at least 1. */
 infer_status cpu_team_create(const infer_host *host, uint32_t n_threads, uint32_t bind, uint64_t spin_ns,

@@ -527,7 +527,10 @@ static const case_par qkv_list[] = {
 
 /* ---- Experts ---------------------------------------------------------------------------------------------- */
 
-/* logits [n][e], k chosen; mode: scoring, g: normalise, h: scale; CASE_EDGE: equal logits and NaN */
+#define CASE_INFINITE (CASE_LAST << 0)
+
+/* logits [n][e], k chosen; mode: scoring, g: normalise, h: scale; CASE_EDGE: equal logits and NaN; CASE_INFINITE: one
+ * is infinite */
 static void gen_route(case_maker *m, const case_par *p)
 {
     infer_attrs_route a = {.struct_size = sizeof a,
@@ -544,6 +547,8 @@ static void gen_route(case_maker *m, const case_par *p)
             v[i * p->e] = NAN;
         }
     }
+    for (int64_t i = 0; p->flags & CASE_INFINITE && m->status == INFER_OK && i < p->n; i++)
+        ((float *)(void *)m->c->data[x])[i * p->e + i % p->e] = INFINITY;
     infer_case_out(m, INFER_FMT_I32, 0, 2, p->n, p->k, 1, 1);
     infer_case_out(m, F32, 0, 2, p->n, p->k, 1, 1);
     infer_case_attrs(m, &a, sizeof a);
@@ -561,6 +566,7 @@ static const case_par route_list[] = {
     {.n = 7, .e = 7, .k = 7, .f0 = F32, .mode = INFER_ROUTE_SIGMOID, .h = 1},
     {.n = 3, .e = 17, .k = 3, .f0 = F32, .mode = INFER_ROUTE_SOFTMAX, .flags = CASE_EDGE},
     {.n = 3, .e = 17, .k = 3, .f0 = F32, .mode = INFER_ROUTE_SOFTMAX_TOPK, .flags = CASE_EDGE},
+    {.n = 3, .e = 4, .k = 4, .f0 = F32, .mode = INFER_ROUTE_SOFTMAX, .g = 1, .flags = CASE_INFINITE},
 };
 
 /* x [n][k], or [n][h][k] (mode 1); W [g][e][k] of f1; h choices a row. CASE_EDGE: ids out of range. */

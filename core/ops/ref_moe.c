@@ -35,6 +35,9 @@ static void route(const infer_attrs_route *a, double *score, int64_t n, int32_t 
             if (!isnan(score[i]) && (best < 0 || score[i] > score[best]))
                 best = i;
         ids[j] = (int32_t)best;
+        w[j] = 0;
+        if (best < 0) /* the others' scores are NaN: infinite logits under softmax */
+            continue;
         w[j] = score[best];
         score[best] = NAN; /* taken */
     }

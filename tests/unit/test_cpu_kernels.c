@@ -577,6 +577,21 @@ static void test_workers(void **state)
     fixture_close(&f);
 }
 
+/* A worker's place is in the list, also where the host has more cores than the list has room for. */
+static void test_places(void **state)
+{
+    static const uint32_t lists[][2] = {{0, 0}, {1, 1}, {2, 1}, {8, 4}, {24, 24}, {1024, 1536}, {1024, 4000000}};
+    (void)state;
+    for (size_t l = 0; l < sizeof lists / sizeof *lists; l++)
+        for (uint32_t threads = 1; threads <= CPU_MAX_THREADS; threads++)
+            for (uint32_t i = 1, last = 0; i < threads; i++) {
+                uint32_t at = cpu_worker_place(i, threads, lists[l][0], lists[l][1]);
+                assert_true(lists[l][0] ? at < lists[l][0] : at == 0);
+                assert_true(at > last || threads > lists[l][1]); /* no core twice */
+                last = at;
+            }
+}
+
 /* A team without work sleeps. */
 static void test_idle(void **state)
 {
@@ -601,7 +616,8 @@ int main(void)
         cmocka_unit_test(test_unpack),      cmocka_unit_test(test_halves),  cmocka_unit_test(test_pack_q8_0),
         cmocka_unit_test(test_sums),        cmocka_unit_test(test_vectors), cmocka_unit_test(test_matmul),
         cmocka_unit_test(test_matmul_rows), cmocka_unit_test(test_moe),     cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_unseen),      cmocka_unit_test(test_workers), cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_unseen),      cmocka_unit_test(test_workers), cmocka_unit_test(test_places),
+        cmocka_unit_test(test_idle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

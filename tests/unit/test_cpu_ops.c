@@ -7,6 +7,7 @@
 #include "unit/cpu_fixture.h"
 
 #include "base/alloc.h"
+#include "cpu.h"
 #include "ops/cases.h"
 
 static infer_status check(void *ctx, const infer_op_desc *op)
@@ -153,6 +154,60 @@ static void draws(const char *isa)
     fixture_close(&f);
 }
 
+/* Only products read weights in panels, and only as weights: any other operand in that layout is refused. */
+static void test_layouts(void **state)
+{
+    enum { N = 64, K = 256, M = 2 };
+    static const struct {
+        infer_op_id op;
+        uint32_t operand, n_in, n_out;
+        int reads;
+    } asked[] = {
+        {INFER_OP_MATMUL, 1, 3, 1, 1}, {INFER_OP_MATMUL, 0, 3, 1, 0},      {INFER_OP_GATHER_ROWS, 0, 2, 1, 0},
+        {INFER_OP_COPY, 0, 1, 1, 0},   {INFER_OP_LORA_SHRINK, 1, 3, 1, 0},
+    };
+    fixture f;
+    (void)state;
+    assert_true(fixture_open(&f, "auto", "1"));
+    f.host.op_check = check;
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
+        for (uint32_t layout = 0; layout <= CPU_LAYOUT_PANELS; layout++) {
+            const infer_tensor_desc x = tensor(INFER_FMT_F32, NULL, 2, M, K, 1, 1).desc,
+                                    y = tensor(INFER_FMT_F32, NULL, 2, M, N, 1, 1).desc,
+                                    w = tensor(INFER_FMT_Q4_0, NULL, 2, N, K, 1, 1).desc,
+                                    rows = tensor(INFER_FMT_F32, NULL, 2, N, K, 1, 1).desc,
+                                    ids = tensor(INFER_FMT_I32, NULL, 1, M, 1, 1, 1).desc,
+                                    each = tensor(INFER_FMT_Q4_0, NULL, 3, 3, N, K, 1).desc;
+            infer_tensor_desc t[INFER_OP_COUNT][4] = {
+                [INFER_OP_MATMUL] = {x, w, absent().desc, y},
+                [INFER_OP_GATHER_ROWS] = {w, ids, x},
+                [INFER_OP_COPY] = {w, rows},
+                [INFER_OP_LORA_SHRINK] = {x, each, ids, y},
+            };
+            const infer_attrs_matmul a = {.struct_size = sizeof a};
+            const int product = asked[i].op == INFER_OP_MATMUL;
+            infer_op_desc op = {.struct_size = sizeof op,
+                                .op = asked[i].op,
+                                .rows_from = INFER_ROWS_STATIC,
+                                .n_in = asked[i].n_in,
+                                .n_out = asked[i].n_out,
+                                .tensor_size = sizeof t[0][0],
+                                .attrs_size = product ? sizeof a : 0,
+                                .tensors = t[asked[i].op],
+                                .attrs = product ? &a : NULL};
+            infer_op_answer answer = {.struct_size = sizeof answer};
+            t[asked[i].op][asked[i].operand].layout = layout;
+            assert_int_equal(f.ops->op_query(f.dev, &op, sizeof op, 1, &answer, sizeof answer), INFER_OK);
+            const int reads = layout == INFER_LAYOUT_CANONICAL || (asked[i].reads && f.dev->kern->panel);
+            if (answer.level != (reads ? INFER_LEVEL_NATIVE : INFER_LEVEL_NO))
+                fail_msg("op %u, operand %u in layout %u: level %u", asked[i].op, asked[i].operand, layout,
+                         answer.level);
+            if (!reads)
+                assert_int_equal(answer.why, INFER_WHY_FORMAT);
+        }
+    fixture_close(&f);
+}
+
 static void test_draws(void **state)
 {
     (void)state;
@@ -181,6 +236,6 @@ static void test_isas(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_generic), cmocka_unit_test(test_isas),
-                                       cmocka_unit_test(test_draws)};
+                                       cmocka_unit_test(test_draws), cmocka_unit_test(test_layouts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,6 +118,18 @@ static void test_layout(void **state)
     }
 }
 
+/* What prepare in op_matmul.c relies on. */
+static void test_blocks(void **state)
+{
+    (void)state;
+    for (const kern_table *const *t = tables(); *t; t++)
+        for (const kern_panels *p = (*t)->panel; p; p = p->below) {
+            assert_in_range(p->block, 1, PANEL_BLOCK_MAX);
+            assert_int_equal(p->block % p->tile, 0);
+            assert_int_equal(p->block, (*t)->panel->block);
+        }
+}
+
 static void test_tiles(void **state)
 {
     (void)state;
@@ -391,8 +403,9 @@ static void test_two_kinds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout),  cmocka_unit_test(test_tiles),   cmocka_unit_test(test_quantize),
-        cmocka_unit_test(test_product), cmocka_unit_test(test_experts), cmocka_unit_test(test_two_kinds),
+        cmocka_unit_test(test_layout),    cmocka_unit_test(test_blocks),  cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_quantize),  cmocka_unit_test(test_product), cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_two_kinds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

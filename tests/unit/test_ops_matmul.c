@@ -290,6 +290,18 @@ static void test_route(void **state)
         op_run(&b);
         assert_true(ids[0] == 0 && ids[1] == 1 && w[1] == 0);
     }
+    /* a score that is not a number is not chosen, even when that leaves none */
+    float odd[4] = {0, INFINITY, 0, INFINITY}, shares[4];
+    int32_t chosen[4];
+    for (a = (infer_attrs_route){.struct_size = sizeof a, .k = 4}; a.normalise <= 1; a.normalise++) {
+        op_begin(&b, INFER_OP_MOE_ROUTE, &a, sizeof a);
+        OP_IN2(&b, F32, odd, 1, 4);
+        OP_OUT2(&b, I32, chosen, 1, 4);
+        OP_OUT2(&b, F32, shares, 1, 4);
+        op_run(&b);
+        for (int i = 0; i < 4; i++)
+            assert_true(chosen[i] == (i < 2 ? 2 * i : -1) && shares[i] == 0);
+    }
 }
 
 /* MOE_MATMUL is a MATMUL with the chosen expert's matrix; MOE_COMBINE the weighted sum. */

@@ -96,8 +96,11 @@ typedef uint32_t infer_op_id;
            (infer_attrs_norm) */
 
 /* Matrix products. W is [N][K], a row an output: y = x W^T */
-#define INFER_OP_MATMUL    24u /* x[n][K], W[N][K], bias[N] or absent -> y[n][N] (infer_attrs_matmul) */
-#define INFER_OP_MOE_ROUTE 25u /* logits[n][E] -> ids i32[n][k], w f32[n][k] (infer_attrs_route); ties: lowest id */
+#define INFER_OP_MATMUL 24u /* x[n][K], W[N][K], bias[N] or absent -> y[n][N] (infer_attrs_matmul) */
+#define INFER_OP_MOE_ROUTE                                                                                             \
+    25u /* logits[n][E] -> ids i32[n][k], w f32[n][k] (infer_attrs_route); ties: lowest id. A NaN logit counts as      \
+           -INFINITY. An expert whose score is NaN (logit +INFINITY, softmax over all: the other shares are then 0) is \
+           not chosen; where none is left, the choice is id -1 with weight 0 */
 #define INFER_OP_MOE_MATMUL                                                                                            \
     26u /* x[n][K] or x[n][k][K], W[E][N][K], ids i32[n][k] -> y[n][k][N] (infer_attrs_matmul) */
 #define INFER_OP_MOE_COMBINE 27u /* x[n][k][D], w f32[n][k] -> y[n][D] = sum over k in order of w * x */
