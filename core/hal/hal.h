@@ -29,7 +29,10 @@ typedef struct infer_hal_options {
     /* A setting such as ("cpu", "threads") or NULL; borrowed until the hal is destroyed. May be NULL. */
     const char *(*config)(void *user, const char *backend, const char *key);
     void *user;
-    int validate; /* check every call's arguments (tests, porters) */
+    int validate;          /* check every call's arguments (tests, porters) */
+    unsigned module_check; /* INFER_MODULE_CHECK_* of module_check.h */
+    /* Told before a module is loaded, asked, started, and probed ("load", "query", "start", "probe"). May be NULL. */
+    void (*on_step)(void *user, const char *step);
 } infer_hal_options;
 
 /* Loads every module found (file name infer-NAME.so) and the built-in backends ("ref" always: the reference ops on host

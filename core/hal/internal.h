@@ -44,6 +44,8 @@ struct infer_hal {
     const char *(*config)(void *user, const char *backend, const char *key);
     void *user;
     int validate;
+    unsigned module_check;
+    void (*on_step)(void *user, const char *step);
     infer_topo *topo;
     pthread_mutex_t mu; /* lists below, opening and closing */
     hal_backend **backends;

@@ -17,6 +17,7 @@
 #include "base/env.h"
 #include "base/module.h"
 #include "hal/internal.h"
+#include "hal/module_check.h"
 
 #ifdef INFER_BUILTIN_CPU
 const infer_plugin_desc *infer_plugin_query_cpu(const infer_host *host, const infer_abi_range *range);
@@ -31,6 +32,12 @@ static int listed(const char *list, const char *name)
             return 1;
     }
     return 0;
+}
+
+static void step(const infer_hal *h, const char *name)
+{
+    if (h->on_step)
+        h->on_step(h->user, name);
 }
 
 /* ---- Adding ------------------------------------------------------------------------------------------------- */
@@ -118,6 +125,7 @@ static infer_status ask_backend(hal_backend *b, infer_plugin_query_fn query, inf
                                    .major = INFER_ABI_MAJOR,
                                    .minor_min = HAL_ABI_MINOR_MIN,
                                    .minor_max = INFER_ABI_MINOR};
+    step(h, "query");
     const infer_plugin_desc *desc = query(&b->host, &range);
     if (!desc) {
         char said[sizeof b->reason];
@@ -149,8 +157,11 @@ static infer_status add(infer_hal *h, infer_plugin_query_fn query, const char *p
         return infer_error_set(err, INFER_E_NO_MEMORY, "load backend %s: no memory", path);
     infer_status s = INFER_OK;
     void *symbol = NULL;
-    if (is_file && !(s = infer_module_open(path, "infer_plugin_query", &symbol, &e)))
-        memcpy(&query, &symbol, sizeof query);
+    if (is_file && !(s = hal_module_check(path, h->module_check, &e))) {
+        step(h, "load");
+        if (!(s = infer_module_open(path, "infer_plugin_query", &symbol, &e)))
+            memcpy(&query, &symbol, sizeof query);
+    }
     if (!s)
         s = ask_backend(b, query, &e);
     if (!s)
@@ -241,6 +252,8 @@ infer_status infer_hal_create(const infer_hal_options *opt, infer_hal **out, inf
     h->config = opt->config;
     h->user = opt->user;
     h->validate = opt->validate;
+    h->module_check = opt->module_check;
+    h->on_step = opt->on_step;
     pthread_mutex_init(&h->mu, NULL);
     pthread_mutex_init(&h->open_mu, NULL);
     infer_status s = infer_topo_create(opt->topo_xml, &h->topo, err);
@@ -291,6 +304,7 @@ infer_status hal_backend_start(hal_backend *b, infer_error *err)
 {
     if (b->inited)
         return INFER_OK;
+    step(b->hal, "start");
     infer_status s = b->ops.backend_init(&b->host);
     if (s) {
         const char *why = hal_detail_get(b, s, 1);
@@ -369,6 +383,7 @@ static infer_status probe_backend(infer_hal *h, uint32_t at, infer_error *err)
             list[i].numa_node = -1;
         }
         n = 0;
+        step(h, "probe");
         infer_status s = b->ops.probe(&b->host, list, cap, &n);
         if (s) {
             const char *why = hal_detail_get(b, s, 1);

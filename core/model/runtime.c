@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "base/alloc.h"
+#include "hal/module_check.h" /* the same INFER_MODULE_CHECK_* as <infer/model.h> */
 #include "model/private.h"
 #include "ops/cases.h"
 #include "quant/quant.h"
@@ -56,7 +57,8 @@ infer_status infer_runtime_create(const infer_runtime_options *opt, infer_runtim
                            .topo_xml = o.machine,
                            .config = setting,
                            .user = rt,
-                           .validate = (int)o.validate};
+                           .validate = (int)o.validate,
+                           .module_check = o.module_check};
     s = infer_hal_create(&h, &rt->hal, err);
     if (s != INFER_OK)
         goto fail;

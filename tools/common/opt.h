@@ -64,6 +64,7 @@ enum opt_id {
     OPT_NUMA,
     OPT_BACKEND_PATH,
     OPT_BACKEND_OPTION,
+    OPT_MODULE_CHECK,
     OPT_ALLOW_CPU_FALLBACK,
     /* text and sampling */
     OPT_PROMPT,

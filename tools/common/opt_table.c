@@ -95,6 +95,10 @@ const opt_row opt_rows[] = {
      "more folders with backend modules", 0},
     {OPT_BACKEND_OPTION, "backend-option", "", LOADS, OPT_LIST, "BACKEND.KEY=VALUE", 0, 0, 0, G_PLACE,
      "a setting of a backend, such as cpu.isa=generic; may be given several times", 0},
+    {OPT_MODULE_CHECK, "module-check", "", ENGINE, OPT_CHOICE, "cached|always|never", "cached", 0, 0, G_PLACE,
+     "first load a module in a process of its own: once a boot, each time, or not at all", 0},
+    {OPT_MODULE_CHECK, "module-check", "", PROG_PROBE, OPT_CHOICE, "cached|always|never", "always", 0, 0, G_PLACE,
+     "first load a module in a process of its own: once a boot, each time, or not at all", 0},
     {OPT_ALLOW_CPU_FALLBACK, "allow-cpu-fallback", "", LOADS, OPT_FLAG, 0, 0, 0, 0, G_PLACE,
      "run on the processor when an asked device is absent", 0},
 

@@ -27,6 +27,13 @@ extern "C" {
 
 typedef struct infer_runtime infer_runtime;
 
+/* Whether a module is first loaded and probed in a process of its own, so that one that crashes or hangs there is left
+ * out with its reason. */
+#define INFER_MODULE_CHECK_DEFAULT 0u /* what the environment's INFER_MODULE_CHECK says, else cached */
+#define INFER_MODULE_CHECK_CACHED  1u /* once for each file and boot of the machine; the verdict is kept */
+#define INFER_MODULE_CHECK_ALWAYS  2u /* anew, and kept */
+#define INFER_MODULE_CHECK_NEVER   3u
+
 typedef struct infer_runtime_options {
     uint32_t struct_size;
     int32_t log_level; /* 0 errors … 3 debug */
@@ -39,7 +46,8 @@ typedef struct infer_runtime_options {
     const char *machine;         /* hwloc XML file or "synthetic:…" instead of this machine's topology */
     const char *const *settings; /* n_settings strings "BACKEND.KEY=VALUE", such as "cpu.threads=2" */
     uint32_t n_settings;
-    uint32_t validate; /* check every call to a plugin */
+    uint32_t validate;     /* check every call to a plugin */
+    uint32_t module_check; /* INFER_MODULE_CHECK_* */
 } infer_runtime_options;
 
 /* Reads the machine's topology and loads the backends (no device is touched). INFER_E_INVALID: a setting is not

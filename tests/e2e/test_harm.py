@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Modules that crash, end the process or hang while they are loaded and probed: named with the step, and left out,
+while everything else works. SPDX-License-Identifier: Apache-2.0"""
+import glob
+import json
+import os
+import shutil
+import stat
+import time
+
+from harness import BUILD, SLOWDOWN, TINY, check, clean_env, done, program, run, skip, work
+
+built = os.path.join(BUILD, "tests", "plugins", "harm", ".libs", "infer-harm.so")
+if not os.path.exists(built):
+    skip("no module to do harm")
+folder = os.path.join(work, "modules")
+os.mkdir(folder, 0o755)
+os.chmod(folder, 0o755)
+harms = {"crash_load": "load", "crash_query": "query", "crash_start": "start", "crash_probe": "probe",
+         "exit_load": "load", "exit_probe": "probe", "hang_probe": "probe"}
+for name in [*harms, "talk_probe", "good"]:
+    shutil.copy(built, os.path.join(folder, "infer-%s.so" % name))
+    os.chmod(os.path.join(folder, "infer-%s.so" % name), 0o755)
+LIMIT = 2 * SLOWDOWN
+env = clean_env(INFER_BACKEND_PATH=folder, INFER_MODULE_TIMEOUT=str(LIMIT))
+
+
+def backends(**more):
+    begin = time.monotonic()
+    r = run("infer-probe", "--json", env=dict(env, **more))
+    if not check(r.rc == 0, "infer-probe goes on", r):
+        return {}, 0, r
+    return {b["name"]: b for b in json.loads(r.out)["backends"]}, time.monotonic() - begin, r
+
+
+rows, took, r = backends()
+for name, step in harms.items():
+    b = rows.get(name, {})
+    check(b.get("status") != "ok" and 'in the step "%s"' % step in (b.get("reason") or ""), name, b)
+said = {"crash": "signal 11", "exit": "status 3", "hang": "within %d s" % LIMIT}
+if SLOWDOWN == 1:  # a sanitizer turns a crash into an exit of its own
+    for name in harms:
+        check(said[name.split("_")[0]] in (rows[name].get("reason") or ""), name + ": what it did", rows[name])
+    check("about to fail" in rows["crash_query"]["reason"], "its last words", rows["crash_query"])
+check(rows.get("good", {}).get("status") == "ok" and rows.get("ref", {}).get("status") == "ok", "the others load", rows)
+check(rows.get("talk_probe", {}).get("status") == "ok", "printing is no reason", rows.get("talk_probe"))
+check(took < LIMIT + 20 * SLOWDOWN, "one time limit for one that hangs", took)
+
+# The verdicts are kept where nobody else can look; other programs go by them at once, and work.
+kept = os.path.join(env["XDG_CACHE_HOME"], "infer", "modules")
+check(stat.S_IMODE(os.stat(kept).st_mode) == 0o700, "mode of the folder", oct(os.stat(kept).st_mode))
+files = glob.glob(os.path.join(kept, "*"))
+check(len(files) >= len(harms) + 2, "a file for each module", files)
+check(all(stat.S_IMODE(os.stat(f).st_mode) == 0o600 for f in files), "modes of the files")
+begin = time.monotonic()
+r = run("infer-run", "-m", TINY, "-dev", "ref0", "--raw", "-p", "x", "-n", "2", "--temp", "0", "--json", env=env)
+took = time.monotonic() - begin
+check(r.rc == 0 and len(json.loads(r.out)["ids"]) == 2, "infer-run works beside them", r)
+check("hang_probe" in r.err and "seen before" in r.err, "and says what was left out", r)
+check(took < LIMIT + 3 * SLOWDOWN - 1, "and does not wait again", took)
+r = run("infer-run", "-m", TINY, "-dev", "hang_probe0", "--raw", "-p", "x", env=env)
+check(r.rc == 6 or r.rc == 3, "the asked device's module does not load", r)
+
+# A file that changed is tried again: here the harmful file becomes a good one.
+bad = os.path.join(folder, "infer-crash_query.so")
+for name in ("hang_probe", "exit_load", "exit_probe", "crash_load", "crash_start"):
+    os.unlink(os.path.join(folder, "infer-%s.so" % name))
+with open(os.path.join(folder, "infer-crash_probe.so"), "ab") as f:
+    f.write(b"\0")
+rows, took, r = backends(INFER_MODULE_CHECK="cached")
+check("seen before" in rows["crash_query"]["reason"], "kept", rows["crash_query"])
+check("seen before" not in rows["crash_probe"]["reason"], "tried again as the file changed", rows["crash_probe"])
+rows, took, r = backends()
+check("seen before" not in rows["crash_query"]["reason"], "infer-probe tries again", rows["crash_query"])
+for f in files:
+    if os.path.exists(f):
+        os.chmod(f, 0o666)
+rows, took, r = backends(INFER_MODULE_CHECK="cached")
+check("seen before" not in rows["crash_query"]["reason"], "a verdict that others can write is no verdict", rows["crash_query"])
+
+# The kit names the step too, and without a cache everything is tried each time.
+r = run("infer-conform", "--plugin", bad, env=env)
+check(r.rc == 6 and 'the step "query"' in r.err, "infer-conform", r)
+bare = {k: v for k, v in env.items() if k not in ("HOME", "XDG_CACHE_HOME")}
+r = run("infer-conform", "--plugin", bad, env=bare)
+check(r.rc == 6 and "seen before" not in r.err, "no cache", r)
+# Nothing guards who asks for no guard.
+r = run("infer-probe", "--module-check", "never", env=env)
+check(r.rc not in (0, 6), "never: it crashes here", r)
+done()
