@@ -1,6 +1,6 @@
 dnl Backends whose folders hold only a README so far: --enable-NAME=auto leaves them out and says why;
 dnl =yes is an error, so that nobody believes that they were built.
-INFER_BACKENDS_TO_COME="cuda hip vulkan opencl openvino"
+INFER_BACKENDS_LISTED="cuda hip vulkan opencl openvino"
 AC_DEFUN([INFER_BACKEND_TO_COME],[
   AC_ARG_ENABLE([$1],[AS_HELP_STRING([--enable-$1=auto|yes|no],[$1 backend module (not written yet)])],[],[enable_$1=auto])
   infer_$1=no
@@ -11,5 +11,4 @@ AC_DEFUN([INFER_BACKEND_TO_COME],[
 INFER_BACKEND_TO_COME([cuda])
 INFER_BACKEND_TO_COME([hip])
 INFER_BACKEND_TO_COME([vulkan])
-INFER_BACKEND_TO_COME([opencl])
 INFER_BACKEND_TO_COME([openvino])

@@ -1,0 +1,264 @@
+/*
+ * The OpenCL backend, what its files share: objects, the launch record between ops and queues, and who does what. See
+ * docs/design/opencl.md. SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef OCL_H
+#define OCL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <infer/backend.h>
+
+#include "cl_api.h"
+#include "kernels/params.h"
+
+enum {
+    OCL_BIND_ALIGN = 64, /* of offsets in bindings */
+    OCL_MAX_MEM = 12,    /* buffers of a kernel */
+    OCL_MAX_LOCAL = 2,   /* local-memory arguments of a kernel */
+    OCL_MAX_PARAMS = 768 /* bytes of a kernel's parameter block; every driver takes 1024 */
+};
+
+/* How kernels are cut, by type of device. Kernels get these as build options; what a GPU's work-group does with lanes,
+ * a CPU's work-item does in a loop. */
+typedef struct ocl_tune {
+    uint32_t lanes;      /* of a work-group that reduces a row */
+    uint32_t each;       /* elements of a work-item that works on elements */
+    uint32_t chunk;      /* keys that attention takes at a time */
+    uint32_t mv_lanes;   /* along K */
+    uint32_t mv_columns; /* side by side in a work-group */
+    uint32_t mv_serial;  /* columns one after the other */
+    uint32_t mv_rows;    /* rows that share an unpacked weight */
+    uint32_t tile;       /* edge of an output tile, 0: no tiles */
+    uint32_t tile_from;  /* rows from which tiles are used */
+} ocl_tune;
+
+/* A built program; programs of one device form a list that only grows until the device is closed. */
+typedef struct ocl_program {
+    struct ocl_program *next;
+    cl_program program;
+    char key[96];
+} ocl_program;
+
+struct infer_device {
+    const infer_host *host;
+    const cl_api *cl;
+    cl_device_id id;
+    cl_context context;
+    cl_command_queue setup; /* for allocation and mapping */
+    cl_mem dummy;           /* stands for absent operands */
+    const ocl_tune *tune;
+    int is_cpu, unified;
+    uint64_t memory, max_buffer, local_bytes;
+    uint32_t units;
+    char name[96], driver[96];
+    const char *cache_dir; /* NULL: no cache */
+    _Atomic uint64_t used;
+    pthread_mutex_t mu; /* of programs */
+    ocl_program *programs;
+    _Atomic infer_status failed; /* a failure of device radius */
+};
+
+struct infer_buffer {
+    cl_mem mem;
+    uint64_t bytes;
+    int imported;
+};
+
+/* A kernel object with its arguments: one for each user, as setting arguments is not thread-safe. */
+typedef struct ocl_kernel {
+    struct ocl_kernel *next;
+    const ocl_program *program;
+    const char *name;
+    cl_kernel kernel;
+} ocl_kernel;
+
+struct infer_queue {
+    infer_device *dev;
+    cl_command_queue q;
+    ocl_kernel *kernels; /* those that cmd_op has used */
+};
+
+/* One kernel run: what an op's launch function emits. Arguments in order: buffers, parameter block, local memory. */
+typedef struct ocl_launch {
+    const ocl_program *program;
+    const char *name;
+    uint32_t n_mem, n_local, params_bytes, dims;
+    cl_mem mem[OCL_MAX_MEM];
+    size_t local[OCL_MAX_LOCAL];
+    size_t global[3], group[3];
+    uint64_t params[OCL_MAX_PARAMS / 8];
+} ocl_launch;
+
+typedef infer_status (*ocl_sink)(void *ctx, const ocl_launch *l);
+
+/* One op with its operands in place. */
+typedef struct ocl_call {
+    infer_device *dev;
+    const infer_op_desc *op;
+    ocl_sink sink;
+    void *ctx;
+    cl_mem mem[INFER_OP_MAX_OPERANDS];
+    ocl_tensor t[INFER_OP_MAX_OPERANDS]; /* fmt 0: absent */
+    ocl_rows rows;
+    cl_mem counts, scratch;
+    uint64_t scratch_off;
+} ocl_call;
+
+/* Lowers or completes an answer that starts as NATIVE and row-invariant, without scratch or epilogue; op has passed the
+ * host's check. [query] */
+typedef void (*ocl_check_fn)(infer_device *dev, const infer_op_desc *op, infer_op_answer *a);
+/* Emits the launches. The programs are built by the check, so that nothing is compiled here. */
+typedef infer_status (*ocl_launch_fn)(ocl_call *c);
+
+/* ---- ocl_plugin.c ---- */
+
+/* Reports a failure's cause, formatted, and returns s. */
+infer_status ocl_fail(const infer_host *host, infer_status s, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The status of an OpenCL error met while doing `what`: otherwise s, or the device's radius where the device is gone.
+ * CL_SUCCESS gives INFER_OK. */
+infer_status ocl_status(infer_device *dev, cl_int e, infer_status s, const char *what);
+/* Fills a caller's struct, whose first word is the size that the caller knows. */
+void ocl_put(void *dst, void *src, uint32_t size);
+
+/* ---- ocl_probe.c ---- */
+
+/* The device of a probe index; NULL: there is none. */
+cl_device_id ocl_device_at(const cl_api *cl, uint32_t index);
+infer_status ocl_probe(const infer_host *host, infer_device_info *out, uint32_t cap, uint32_t *n);
+/* The loaded functions, or NULL with the cause in why. [setup] */
+const cl_api *ocl_api(char *why, size_t cap);
+
+/* ---- ocl_device.c ---- */
+
+infer_status ocl_dev_open(const infer_host *host, uint32_t index, infer_device **out);
+void ocl_dev_close(infer_device *dev);
+infer_status ocl_dev_props(infer_device *dev, infer_device_props *out);
+infer_status ocl_dev_heaps(infer_device *dev, infer_heap_info *out, uint32_t cap, uint32_t *n);
+infer_status ocl_dev_heap_stats(infer_device *dev, uint32_t heap, infer_heap_stats *out);
+infer_status ocl_dev_health(infer_device *dev, infer_health *out);
+/* A string or a 64-bit figure of a device; "" or 0 where the driver does not say. */
+void ocl_text(const cl_api *cl, cl_device_id id, cl_device_info what, char *out, size_t cap);
+uint64_t ocl_number(const cl_api *cl, cl_device_id id, cl_device_info what);
+
+/* ---- ocl_mem.c ---- */
+
+infer_status ocl_buf_alloc(infer_device *dev, uint32_t heap, uint64_t bytes, infer_buffer **out);
+void ocl_buf_free(infer_device *dev, infer_buffer *buf);
+infer_status ocl_kv_query(infer_device *dev, const infer_kv_spec *spec, infer_kv_answer *out);
+/* Bytes that a CPU-type device may still take without the host running out; UINT64_MAX: unknown. */
+uint64_t ocl_host_memory_left(void);
+
+/* ---- ocl_queue.c, ocl_timeline.c ---- */
+
+infer_status ocl_queue_create(infer_device *dev, uint32_t classes, infer_queue **out);
+void ocl_queue_destroy(infer_device *dev, infer_queue *queue);
+infer_status ocl_queue_wait(infer_queue *queue, infer_timeline *tl, uint64_t value);
+infer_status ocl_queue_signal(infer_queue *queue, infer_timeline *tl, uint64_t value);
+infer_status ocl_cmd_copy(infer_queue *queue, const infer_copy_end *dst, const infer_copy_end *src,
+                          const infer_copy_region *regions, uint32_t n);
+infer_status ocl_cmd_fill(infer_queue *queue, const infer_range *dst, uint32_t pattern, uint32_t pattern_bytes);
+infer_status ocl_tl_create(infer_device *dev, infer_timeline **out);
+void ocl_tl_destroy(infer_device *dev, infer_timeline *tl);
+infer_status ocl_tl_query(infer_timeline *tl, uint64_t *value);
+infer_status ocl_tl_wait(infer_timeline *tl, uint64_t value, uint64_t timeout_ns);
+infer_status ocl_tl_signal_host(infer_timeline *tl, uint64_t value);
+
+/* ---- ocl_build.c ---- */
+
+/* The program of these sources (a bit for each OCL_SOURCE_*) and options, built once; thread-safe. */
+#define OCL_SOURCE_EACH   1u
+#define OCL_SOURCE_ROWS   2u
+#define OCL_SOURCE_KV     4u
+#define OCL_SOURCE_ATTN   8u
+#define OCL_SOURCE_MOE    16u
+#define OCL_SOURCE_MATMUL 32u
+#define OCL_SOURCE_SAMPLE 64u
+#define OCL_SOURCE_OPS    (OCL_SOURCE_EACH | OCL_SOURCE_ROWS | OCL_SOURCE_KV | OCL_SOURCE_ATTN | OCL_SOURCE_MOE)
+infer_status ocl_program_get(infer_device *dev, uint32_t sources, const char *options, const ocl_program **out);
+void ocl_programs_free(infer_device *dev);
+/* The program of the ops that have no build options of their own. */
+infer_status ocl_program_ops(infer_device *dev, const ocl_program **out);
+/* A cache of compiled programs: one file a key (ocl_cache.c). Reading gives memory of host->alloc; 0: there is none, or
+ * a broken one. Writing fails in silence. */
+int ocl_cache_read(infer_device *dev, const char *key, void **data, uint64_t *bytes);
+void ocl_cache_write(infer_device *dev, const char *key, const void *data, uint64_t bytes);
+/* 64-bit FNV-1a of a string or of bytes, from a previous value or OCL_HASH_START. */
+#define OCL_HASH_START 0xCBF29CE484222325u
+uint64_t ocl_hash(uint64_t h, const void *p, uint64_t n);
+
+/* ---- ocl_ops.c ---- */
+
+infer_status ocl_op_query(infer_device *dev, const infer_op_desc *ops, uint32_t op_size, uint32_t n,
+                          infer_op_answer *out, uint32_t answer_size);
+infer_status ocl_cmd_op(infer_queue *queue, const infer_op_desc *op, const infer_op_args *args);
+/* Emits an op's launches into sink. */
+infer_status ocl_op_emit(infer_device *dev, const infer_op_desc *op, const infer_op_args *args, ocl_sink sink,
+                         void *ctx);
+/* A kernel object for a launch, and its arguments. */
+infer_status ocl_kernel_make(infer_device *dev, const ocl_launch *l, cl_kernel *out);
+infer_status ocl_kernel_bind(infer_device *dev, cl_kernel k, const ocl_launch *l);
+infer_status ocl_kernel_run(infer_queue *queue, cl_kernel k, const ocl_launch *l);
+
+/* A fill that begins at no multiple of its pattern. */
+infer_status ocl_fill_bytes(infer_queue *queue, const infer_range *dst, uint32_t pattern, uint32_t pattern_bytes);
+
+/* Access to a descriptor's arrays, by the strides that it states. */
+const infer_tensor_desc *ocl_tensor_desc(const infer_op_desc *op, uint32_t i);
+const infer_epilogue *ocl_epilogue(const infer_op_desc *op, uint32_t i);
+int ocl_present(const infer_op_desc *op, uint32_t i);
+/* The attribute struct, zero where the producer's is shorter. */
+void ocl_attrs(const infer_op_desc *op, void *out, uint32_t size);
+/* Bytes of n elements, n a multiple of the block; 0: a format that no kernel reads. */
+uint64_t ocl_format_bytes(infer_format f, uint64_t n);
+uint32_t ocl_format_block(infer_format f); /* elements of a block; 0: unknown */
+int ocl_is_plain(infer_format f);          /* F32, F16 or BF16 */
+/* Answers NO. */
+void ocl_no(infer_op_answer *a, uint32_t why, uint32_t which);
+/* Vectors of one row of operand i. */
+int64_t ocl_per_row(const infer_op_desc *op, uint32_t i);
+
+/* A launch with the operands `which` (indices; -1: counts, -2: the dummy) and a parameter block. */
+void ocl_launch_init(ocl_launch *l, const ocl_call *c, const ocl_program *program, const char *name, const int *which,
+                     uint32_t n, const void *params, uint32_t bytes);
+/* Emits l over a range of work-groups. */
+infer_status ocl_emit(ocl_call *c, ocl_launch *l, size_t g0, size_t g1, size_t g2, size_t l0, size_t l1);
+/* Launches that work on elements: width elements of n vectors. */
+infer_status ocl_emit_each(ocl_call *c, ocl_launch *l, int64_t width, int64_t n);
+
+/* ---- ops by subject ---- */
+
+#define OCL_OP(name)                                                                                                   \
+    void ocl_check_##name(infer_device *dev, const infer_op_desc *op, infer_op_answer *a);                             \
+    infer_status ocl_run_##name(ocl_call *c)
+OCL_OP(each);   /* add, mul, scale, glu, act: ocl_rows.c */
+OCL_OP(copy);   /* copy, gather_rows */
+OCL_OP(select); /* concat_rows, rows_select, ids_select */
+OCL_OP(norm);   /* rms, layer, add + rms */
+OCL_OP(row);    /* softmax, argmax */
+OCL_OP(matmul); /* matmul, moe_matmul, lora: ocl_matmul.c */
+OCL_OP(qkv);
+OCL_OP(gated_mlp);
+OCL_OP(route); /* moe_route, moe_combine: ocl_moe.c */
+OCL_OP(combine);
+OCL_OP(rope);   /* rope, kv_write, rope_kv_write: ocl_kv.c */
+OCL_OP(move);   /* kv_pack, kv_unpack, kv_move, state_copy */
+OCL_OP(attn);   /* paged, latent, dense: ocl_attn.c */
+OCL_OP(sample); /* ocl_sample.c */
+
+/* ---- ocl_prog.c ---- */
+
+infer_status ocl_prog_build(infer_device *dev, const infer_graph_view *view, infer_program **out,
+                            infer_program_info *info);
+infer_status ocl_prog_instantiate(infer_program *prog, infer_queue *queue, const infer_range *slots, uint32_t n_slots,
+                                  infer_exec **out);
+infer_status ocl_prog_update(infer_exec *exec, uint32_t slot, const infer_range *range);
+infer_status ocl_prog_submit(infer_exec *exec, infer_queue *queue);
+void ocl_exec_destroy(infer_exec *exec);
+void ocl_prog_destroy(infer_program *prog);
+
+#endif

@@ -1,0 +1,167 @@
+/* Opening a device, what it says of itself, and the table of how kernels are cut for it. SPDX-License-Identifier:
+ * Apache-2.0 */
+#include "config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ocl.h"
+
+/* A CPU's driver runs a work-item as a loop: few and long ones. GPUs and the rest: 64 to 256 lanes. */
+static const ocl_tune tune_cpu = {
+    .lanes = 1, .each = 512, .chunk = 32, .mv_lanes = 1, .mv_columns = 1, .mv_serial = 8, .mv_rows = 8};
+static const ocl_tune tune_gpu = {.lanes = 128,
+                                  .each = 1,
+                                  .chunk = 128,
+                                  .mv_lanes = 32,
+                                  .mv_columns = 4,
+                                  .mv_serial = 1,
+                                  .mv_rows = 4,
+                                  .tile = 64,
+                                  .tile_from = 9};
+
+void ocl_text(const cl_api *cl, cl_device_id id, cl_device_info what, char *out, size_t cap)
+{
+    char text[512];
+    size_t got = 0;
+    out[0] = 0;
+    if (cl->GetDeviceInfo(id, what, sizeof text, text, &got) == CL_SUCCESS && got && got <= sizeof text) {
+        text[got - 1] = 0;
+        const char *begin = text + strspn(text, " ");
+        snprintf(out, cap, "%s", begin);
+    }
+}
+
+uint64_t ocl_number(const cl_api *cl, cl_device_id id, cl_device_info what)
+{
+    uint64_t v = 0; /* little-endian hosts: a shorter answer fills the low bytes */
+    return cl->GetDeviceInfo(id, what, sizeof v, &v, NULL) == CL_SUCCESS ? v : 0;
+}
+
+infer_status ocl_dev_open(const infer_host *host, uint32_t index, infer_device **out)
+{
+    char why[200] = "";
+    cl_int e;
+    const cl_api *cl = ocl_api(why, sizeof why);
+    if (!cl)
+        return ocl_fail(host, INFER_E_NO_DEVICE, "%s", why);
+    cl_device_id id = ocl_device_at(cl, index);
+    if (!id)
+        return ocl_fail(host, INFER_E_NO_DEVICE, "opencl: there is no device %u", index);
+    infer_device *dev = host->alloc(host->ctx, sizeof *dev, _Alignof(infer_device));
+    if (!dev)
+        return ocl_fail(host, INFER_E_NO_MEMORY, "opencl: no host memory for the device");
+    memset(dev, 0, sizeof *dev);
+    dev->host = host;
+    dev->cl = cl;
+    dev->id = id;
+    ocl_text(cl, id, CL_DEVICE_NAME, dev->name, sizeof dev->name);
+    ocl_text(cl, id, CL_DRIVER_VERSION, dev->driver, sizeof dev->driver);
+    dev->is_cpu = (ocl_number(cl, id, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0;
+    dev->unified = ocl_number(cl, id, CL_DEVICE_HOST_UNIFIED_MEMORY) != 0;
+    dev->memory = ocl_number(cl, id, CL_DEVICE_GLOBAL_MEM_SIZE);
+    dev->max_buffer = ocl_number(cl, id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
+    dev->local_bytes = ocl_number(cl, id, CL_DEVICE_LOCAL_MEM_SIZE);
+    dev->units = (uint32_t)ocl_number(cl, id, CL_DEVICE_MAX_COMPUTE_UNITS);
+    dev->tune = dev->is_cpu ? &tune_cpu : &tune_gpu;
+    dev->cache_dir = host->config_get(host->ctx, "cache_dir");
+    pthread_mutex_init(&dev->mu, NULL);
+    infer_status s = INFER_E_UNSUPPORTED;
+    if (ocl_number(cl, id, CL_DEVICE_MAX_WORK_GROUP_SIZE) < 256 && !dev->is_cpu) {
+        ocl_fail(host, s, "opencl: %s takes work-groups of less than 256", dev->name);
+        goto err_dev;
+    }
+    dev->context = cl->CreateContext(NULL, 1, &id, NULL, NULL, &e);
+    if (e) {
+        s = ocl_status(dev, e, INFER_E_NO_DEVICE, "create a context");
+        goto err_dev;
+    }
+    dev->setup = cl->CreateCommandQueue(dev->context, id, 0, &e);
+    if (e) {
+        s = ocl_status(dev, e, INFER_E_NO_DEVICE, "create a queue");
+        goto err_context;
+    }
+    dev->dummy = cl->CreateBuffer(dev->context, CL_MEM_READ_WRITE, 256, NULL, &e);
+    if (e) {
+        s = ocl_status(dev, e, INFER_E_NO_MEMORY, "allocate 256 bytes");
+        goto err_queue;
+    }
+    *out = dev;
+    return INFER_OK;
+err_queue:
+    cl->ReleaseCommandQueue(dev->setup);
+err_context:
+    cl->ReleaseContext(dev->context);
+err_dev:
+    pthread_mutex_destroy(&dev->mu);
+    host->free(host->ctx, dev);
+    return s;
+}
+
+void ocl_dev_close(infer_device *dev)
+{
+    const infer_host *host = dev->host;
+    ocl_programs_free(dev);
+    dev->cl->ReleaseMemObject(dev->dummy);
+    dev->cl->ReleaseCommandQueue(dev->setup);
+    dev->cl->ReleaseContext(dev->context);
+    pthread_mutex_destroy(&dev->mu);
+    host->free(host->ctx, dev);
+}
+
+infer_status ocl_dev_props(infer_device *dev, infer_device_props *out)
+{
+    infer_device_props p = {.flags = INFER_PROP_ROW_INVARIANT,
+                            .buffer_align = OCL_BIND_ALIGN,
+                            .n_queues = 2,
+                            .max_buffer = dev->max_buffer,
+                            .n_cores = dev->units,
+                            .simd_width = dev->tune->lanes};
+    for (uint32_t f = 0; f < INFER_FMT_COUNT; f++)
+        p.formats |= (uint64_t)(ocl_format_bytes(f, 256) != 0) << f;
+    snprintf(p.isa, sizeof p.isa, "OpenCL C 1.2, %s", dev->is_cpu ? "long work-items" : "lanes");
+    ocl_put(out, &p, sizeof p);
+    return INFER_OK;
+}
+
+infer_status ocl_dev_heaps(infer_device *dev, infer_heap_info *out, uint32_t cap, uint32_t *n)
+{
+    if (cap) {
+        infer_heap_info h = {.flags = INFER_HEAP_DEVICE_LOCAL,
+                             .size = dev->memory,
+                             .granularity = OCL_BIND_ALIGN,
+                             .align = OCL_BIND_ALIGN,
+                             .numa_node = -1};
+        ocl_put(out, &h, sizeof h);
+    }
+    *n = 1;
+    return INFER_OK;
+}
+
+/* OpenCL tells what there is, not what others use. */
+infer_status ocl_dev_heap_stats(infer_device *dev, uint32_t heap, infer_heap_stats *out)
+{
+    if (heap)
+        return ocl_fail(dev->host, INFER_E_INVALID, "opencl: there is only heap 0");
+    uint64_t used = atomic_load(&dev->used), left = dev->memory > used ? dev->memory - used : 0;
+    if (dev->is_cpu && ocl_host_memory_left() < left)
+        left = ocl_host_memory_left();
+    infer_heap_stats st = {.total = {.value = dev->memory, .quality = INFER_KNOWN_EXACT},
+                           .budget = {.value = used + left, .quality = INFER_KNOWN_ESTIMATE},
+                           .ours = {.value = used, .quality = INFER_KNOWN_EXACT},
+                           .others = {.quality = INFER_KNOWN_NOT},
+                           .largest_free = {.quality = INFER_KNOWN_NOT}};
+    ocl_put(out, &st, sizeof st);
+    return INFER_OK;
+}
+
+infer_status ocl_dev_health(infer_device *dev, infer_health *out)
+{
+    infer_status s = atomic_load(&dev->failed);
+    infer_health h = {.state = s ? INFER_HEALTH_LOST : INFER_HEALTH_OK, .status = s};
+    if (s)
+        snprintf(h.reason, sizeof h.reason, "the driver has given the device's context up");
+    ocl_put(out, &h, sizeof h);
+    return INFER_OK;
+}
