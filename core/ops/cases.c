@@ -266,6 +266,22 @@ uint32_t infer_op_case_count(infer_op_id op)
     return s ? s->n_list + (s->more ? s->more() : 0) : 0;
 }
 
+case_maker infer_op_case_begin(infer_op_case *out, infer_op_id op, uint64_t rng)
+{
+    memset(out, 0, sizeof *out);
+    out->desc = (infer_op_desc){.struct_size = sizeof out->desc,
+                                .op = op,
+                                .rows_from = INFER_ROWS_STATIC,
+                                .rows_mul = 1,
+                                .tensor_size = sizeof out->tensors[0],
+                                .tensors = out->tensors,
+                                .epilogue_size = sizeof out->epilogue[0],
+                                .epilogue = out->epilogue};
+    case_maker m = {.c = out, .rng = rng};
+    infer_case_label(&m, "%s", infer_op_get(op)->name);
+    return m;
+}
+
 infer_status infer_op_case_make(infer_op_id op, uint32_t index, uint64_t seed, infer_op_case *out)
 {
     const case_set *s = set_of(op);
@@ -276,17 +292,7 @@ infer_status infer_op_case_make(infer_op_id op, uint32_t index, uint64_t seed, i
         p = s->list[index];
     else
         s->par(index - s->n_list, &p);
-    memset(out, 0, sizeof *out);
-    out->desc = (infer_op_desc){.struct_size = sizeof out->desc,
-                                .op = op,
-                                .rows_from = INFER_ROWS_STATIC,
-                                .rows_mul = 1,
-                                .tensor_size = sizeof out->tensors[0],
-                                .tensors = out->tensors,
-                                .epilogue_size = sizeof out->epilogue[0],
-                                .epilogue = out->epilogue};
-    case_maker m = {.c = out, .rng = seed * 0x2545F4914F6CDD1Du + op * 65537u + index};
-    infer_case_label(&m, "%s", infer_op_get(op)->name);
+    case_maker m = infer_op_case_begin(out, op, seed * 0x2545F4914F6CDD1Du + op * 65537u + index);
     s->gen(&m, &p);
     infer_case_dynamic(&m, &p);
     if (m.status != INFER_OK)

@@ -40,6 +40,10 @@ typedef struct case_set {
 extern const case_set infer_case_sets_rows[], infer_case_sets_cache[];
 extern const uint32_t infer_case_n_sets_rows, infer_case_n_sets_cache;
 
+/* Starts a case of one's own: no operands, static rows, the op's name as label, numbers from rng. The conformance kit
+ * makes its own cases with it; the caller checks status at the end and frees the case, also after a failure. */
+case_maker infer_op_case_begin(infer_op_case *out, infer_op_id op, uint64_t rng);
+
 /* Numbers from the case's own seed, the same on every machine. */
 uint64_t infer_case_random(case_maker *m);
 float infer_case_uniform(case_maker *m);                       /* [0, 1) */

@@ -134,5 +134,8 @@ void cts_t0_copy(cts_run *r);
 void cts_t0_queue(cts_run *r);
 void cts_t0_query(cts_run *r);
 void cts_t1_ops(cts_run *r);
+void cts_t2(cts_run *r); /* weight formats */
+void cts_t3(cts_run *r); /* the paged cache */
+void cts_t4(cts_run *r); /* programs */
 
 #endif

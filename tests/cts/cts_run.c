@@ -293,6 +293,9 @@ infer_status infer_conform_run(const infer_conform_options *given, infer_conform
     cts_t0_queue(&r);
     cts_t0_query(&r);
     cts_t1_ops(&r);
+    cts_t2(&r);
+    cts_t3(&r);
+    cts_t4(&r);
     infer_hal_close(r.dev); /* NULL where it could not be opened again */
     r.verdict.level = level(&r);
     uint32_t n = out->struct_size;

@@ -39,28 +39,40 @@ void cts_job_from(cts_job *j, const infer_op_case *k)
     j->scratch_fill = 0xFF;
 }
 
+/* Asks for a weight's plan, twice: one answer. 0: the case is failed. */
+static int ask_plan(cts *c, uint32_t i, cts_operand *o)
+{
+    infer_error e = {0};
+    infer_weight_plan again = {.struct_size = sizeof(again)};
+    o->plan = (infer_weight_plan){.struct_size = sizeof(o->plan)};
+    infer_status s = infer_hal_weight_plan(c->dev, &o->source, &o->plan, &e);
+    if (!s)
+        s = infer_hal_weight_plan(c->dev, &o->source, &again, &e);
+    if (s || (o->plan.align & (o->plan.align - 1)) || !infer_format_get(o->plan.format)) {
+        cts_fail(c, "weight_plan of operand %u: %s", i, s ? e.text : "align is no power of two, or no such format");
+        return 0;
+    }
+    if (memcmp(&again, &o->plan, sizeof(again)))
+        cts_fail(c, "weight_plan of operand %u: two answers to one question", i);
+    return !c->failed;
+}
+
 int cts_job_plan(cts *c, cts_job *j)
 {
-    for (uint32_t i = 0; i < j->n && CTS_HAS(c, weight_plan); i++) {
+    for (uint32_t i = 0; i < j->n; i++) {
         infer_tensor_desc *t = &j->t[i];
         cts_operand *o = &j->o[i];
-        infer_error e = {0};
-        if (!(t->flags & INFER_TENSOR_WEIGHT) || !o->data)
+        int special = o->shard.of || o->moved;
+        if (!(t->flags & INFER_TENSOR_WEIGHT) || !o->data || (!special && !CTS_HAS(c, weight_plan)))
             continue;
         o->source = (infer_weight_desc){
-            .struct_size = sizeof(o->source), .quant = t->quant, .rank = t->rank, .use = j->desc.op};
-        memcpy(o->source.shape, t->shape, sizeof(t->shape));
+            .struct_size = sizeof(o->source), .quant = t->quant, .rank = t->rank, .use = j->desc.op, .shard = o->shard};
+        memcpy(o->source.shape, o->shard.of ? o->whole : t->shape, sizeof(t->shape));
         if (!t->quant.format)
             o->source.quant.format = t->format;
-        o->plan = (infer_weight_plan){.struct_size = sizeof(o->plan)};
-        infer_status s = infer_hal_weight_plan(c->dev, &o->source, &o->plan, &e);
-        if (s == INFER_E_UNSUPPORTED)
-            continue; /* op_query will say so too, or takes the canonical layout */
-        if (s || (o->plan.align & (o->plan.align - 1)) || !infer_format_get(o->plan.format)) {
-            cts_fail(c, "weight_plan of operand %u: %s", i, s ? e.text : "align is no power of two, or no such format");
+        if (!ask_plan(c, i, o))
             return 0;
-        }
-        if (o->plan.flags & INFER_WEIGHT_IN_PLACE && o->plan.layout == INFER_LAYOUT_CANONICAL) {
+        if (!special && o->plan.flags & INFER_WEIGHT_IN_PLACE && o->plan.layout == INFER_LAYOUT_CANONICAL) {
             if (o->plan.format == t->format && o->plan.packed_bytes == o->bytes)
                 continue;
             cts_fail(c, "weight_plan of operand %u: in place, but another format or size", i);
@@ -173,7 +185,7 @@ static int stream_weight(cts *c, const cts_operand *o, const infer_range *dst, c
     int ok = 1;
     for (uint32_t p = 0; p < 3; p++) {
         for (uint64_t at = 0, n; ok && at < bytes[p]; at += n) {
-            n = 1 + cts_below(c, bytes[p] / 3 + 1);
+            n = o->piece ? o->piece : 1 + cts_below(c, bytes[p] / 3 + 1);
             n = n < bytes[p] - at ? n : bytes[p] - at;
             ok = cts_ok(c, c->ops->weight_append(w, p, (const uint8_t *)planes[p] + at, n), "weight_append");
         }
@@ -184,7 +196,7 @@ static int stream_weight(cts *c, const cts_operand *o, const infer_range *dst, c
 }
 
 /* Streams the source planes of a packed weight into its place. */
-static int load_weight(cts *c, const cts_job *j, uint32_t i, infer_buffer *b)
+static int load_weight(cts *c, const cts_job *j, uint32_t i, const infer_range *dst)
 {
     const cts_operand *o = &j->o[i];
     const infer_weight_desc *d = &o->source;
@@ -203,15 +215,38 @@ static int load_weight(cts *c, const cts_job *j, uint32_t i, infer_buffer *b)
             at += (bytes[p] + PLANE_ALIGN - 1) / PLANE_ALIGN * PLANE_ALIGN;
         }
     }
-    infer_range dst = {b, o->at, o->plan.packed_bytes};
     int canonical = o->plan.layout == INFER_LAYOUT_CANONICAL && o->plan.format == d->quant.format;
-    if (!canonical && CTS_HAS(c, weight_begin) && cts_below(c, 2))
-        return stream_weight(c, o, &dst, planes, bytes);
-    if (infer_hal_weight_load(c->dev, d, &o->plan, &dst, planes, bytes, &e)) {
+    if (!canonical && CTS_HAS(c, weight_begin) && !d->shard.of && (o->piece || cts_below(c, 2)))
+        return stream_weight(c, o, dst, planes, bytes);
+    if (infer_hal_weight_load(c->dev, d, &o->plan, dst, planes, bytes, &e)) {
         cts_fail(c, "weight of operand %u: %s", i, e.text);
         return 0;
     }
     return 1;
+}
+
+/* Packs at another place first, from where the image is copied; that place is then overwritten. */
+static int load_moved(cts *c, const cts_job *j, uint32_t i, const infer_range *dst)
+{
+    const cts_operand *o = &j->o[i];
+    uint64_t align = o->plan.align > c->props->buffer_align ? o->plan.align : c->props->buffer_align;
+    infer_hal_buf tmp = {0};
+    infer_error e = {0};
+    int ok = 0;
+    if (infer_hal_buf_alloc(c->dev, dst->size + 6 * align, INFER_LEDGER_WORKSPACE, &tmp, &e)) {
+        cts_fail(c, "%s", e.text);
+        return 0;
+    }
+    infer_range at = {tmp.h, 4 * align, dst->size};
+    infer_copy_region r = {.src_offset = at.offset, .dst_offset = dst->offset, .bytes = dst->size, .rows = 1};
+    ok = load_weight(c, j, i, &at) &&
+         cts_ok(c, cts_copy(c, c->queue, (infer_copy_end){dst->buffer, NULL}, (infer_copy_end){tmp.h, NULL}, &r, 1),
+                "cmd_copy of a weight's image") &&
+         cts_ok(c, cts_fill(c, c->queue, tmp.h, 0, dst->size + 6 * align, 0xFF, 1), "cmd_fill");
+    ok = cts_sync(c) && ok;
+    if (!c->run->dead[0])
+        infer_hal_buf_free(&tmp);
+    return ok;
 }
 
 /* ---- Running --------------------------------------------------------------------------------------------- */
@@ -283,7 +318,8 @@ static int load_weights(cts *c, cts_job *j, infer_buffer *b, const char *label)
         if (!j->o[i].packed)
             continue;
         any = 1;
-        if (!load_weight(c, j, i, b))
+        infer_range dst = {b, j->o[i].at, j->o[i].plan.packed_bytes};
+        if (!(j->o[i].moved ? load_moved(c, j, i, &dst) : load_weight(c, j, i, &dst)))
             return 0;
     }
     if (!any)

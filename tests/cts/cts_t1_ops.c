@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "cts_t1.h"
 #include "ops/ops.h"
 #include "quant/quant.h"
@@ -21,6 +22,8 @@ typedef struct op_arg {
     infer_op_id op;
     uint32_t index;
     uint32_t taken, refused, why; /* why of the first refusal */
+    double us;                    /* the reference's time for the costliest refused case, */
+    char costly[160];             /* which is this */
 } op_arg;
 
 /* ---- Expected results ------------------------------------------------------------------------------------ */
@@ -32,8 +35,8 @@ static void free_results(void **r)
     memset(r, 0, INFER_OP_MAX_OPERANDS * sizeof(*r));
 }
 
-/* Bounds for this device: a weight that it converts at load may lose as much as the new format's own rounding. */
-static infer_case_tol bounds(const infer_op_case *k, const cts_job *j)
+/* A weight that the device converts at load may lose as much as the new format's own rounding. */
+infer_case_tol cts_bounds(const infer_op_case *k, const cts_job *j)
 {
     infer_case_tol tol = k->tol_i8; /* equal to tol unless the op lets the device convert activations to 8 bits */
     for (uint32_t i = 0; i < j->n; i++) {
@@ -52,11 +55,10 @@ static infer_case_tol bounds(const infer_op_case *k, const cts_job *j)
     return tol;
 }
 
-/* Compares all that the op writes with the reference's result for the case as it stands. */
-static int compare(cts *c, const infer_op_case *k, const cts_job *j, const char *what)
+int cts_compare(cts *c, const infer_op_case *k, const cts_job *j, const char *what)
 {
     void *expect[INFER_OP_MAX_OPERANDS] = {NULL};
-    infer_case_tol tol = bounds(k, j);
+    infer_case_tol tol = cts_bounds(k, j);
     infer_status s = infer_op_case_expect(k, expect);
     if (s) {
         cts_fail(c, "%s: the reference: %s", k->label, infer_status_name(s));
@@ -294,7 +296,7 @@ static void check_counts(cts *c, infer_op_case *k, cts_job *j)
         memcpy(j->counts, k->counts, sizeof(j->counts));
         snprintf(what, sizeof(what), "with a count of %d: ", tried[i]);
         if (cts_job_run(c, j, k->label))
-            compare(c, k, j, what);
+            cts_compare(c, k, j, what);
     }
     *count = was;
     memcpy(j->counts, k->counts, sizeof(j->counts));
@@ -317,42 +319,72 @@ static void check_repeat(cts *c, const infer_op_case *k, const cts_job *first)
     cts_job_free(&again);
 }
 
+int cts_op_check(cts *c, infer_op_case *k, uint32_t checks, uint32_t *why)
+{
+    cts_job j = {.n = 0};
+    int taken = 0;
+    cts_job_from(&j, k);
+    if (!cts_job_plan(c, &j))
+        goto out;
+    if (!cts_job_query(c, &j)) {
+        *why = j.answer.why;
+        goto out;
+    }
+    taken = 1;
+    if (j.answer.n_epilogue < k->desc.n_epilogue) {
+        cut_epilogue(k, j.answer.n_epilogue);
+        cts_job_from(&j, k);
+        if (!cts_job_plan(c, &j))
+            goto out;
+        NEED(cts_job_query(c, &j) && j.answer.n_epilogue == k->desc.n_epilogue,
+             "%s: takes %u epilogue steps of a longer list, but not of just these", k->label, k->desc.n_epilogue);
+    }
+    if (!cts_job_run(c, &j, k->label) || !cts_compare(c, k, &j, ""))
+        goto out;
+    if (checks & CTS_CHECK_REPEAT)
+        check_repeat(c, k, &j);
+    if (checks & CTS_CHECK_ROWS && !c->failed && j.answer.row_invariant)
+        check_rows(c, k, &j);
+    if (checks & CTS_CHECK_COUNTS && !c->failed && k->desc.rows_from != INFER_ROWS_STATIC)
+        check_counts(c, k, &j);
+out:
+    cts_job_free(&j);
+    return taken;
+}
+
+/* What the reference takes on this host for a case that falls back to it. */
+static double reference_us(const infer_op_case *k)
+{
+    void *result[INFER_OP_MAX_OPERANDS] = {NULL};
+    uint64_t start = infer_clock_ns();
+    if (infer_op_case_expect(k, result))
+        return 0;
+    double us = (double)(infer_clock_ns() - start) / 1000;
+    free_results(result);
+    return us;
+}
+
 static void op_case(cts *c)
 {
     op_arg *arg = c->arg;
     infer_op_case k;
-    cts_job j = {.n = 0};
+    uint32_t why = INFER_WHY_NONE;
     infer_status s = infer_op_case_make(arg->op, arg->index, c->run->opt->seed, &k);
     if (s) {
         cts_fail(c, "making the case: %s", infer_status_name(s));
         return;
     }
-    cts_job_from(&j, &k);
-    if (!cts_job_plan(c, &j))
-        goto out;
-    if (!cts_job_query(c, &j)) {
-        arg->why = arg->refused++ ? arg->why : j.answer.why;
-        cts_skip(c, "%s: answered NO for %s (%u)", k.label, cts_why_name(j.answer.why), j.answer.which);
-        goto out;
+    if (cts_op_check(c, &k, CTS_CHECK_ALL, &why)) {
+        arg->taken++;
+    } else if (!c->failed) {
+        double us = arg->taken ? 0 : reference_us(&k);
+        if (us > arg->us) {
+            arg->us = us;
+            snprintf(arg->costly, sizeof(arg->costly), "%s", k.label);
+        }
+        arg->why = arg->refused++ ? arg->why : why;
+        cts_skip(c, "%s: answered NO for %s", k.label, cts_why_name(why));
     }
-    arg->taken++;
-    if (j.answer.n_epilogue < k.desc.n_epilogue) {
-        cut_epilogue(&k, j.answer.n_epilogue);
-        cts_job_from(&j, &k);
-        if (!cts_job_plan(c, &j))
-            goto out;
-        NEED(cts_job_query(c, &j) && j.answer.n_epilogue == k.desc.n_epilogue,
-             "%s: takes %u epilogue steps of a longer list, but not of just these", k.label, k.desc.n_epilogue);
-    }
-    if (!cts_job_run(c, &j, k.label) || !compare(c, &k, &j, ""))
-        goto out;
-    check_repeat(c, &k, &j);
-    if (!c->failed && j.answer.row_invariant)
-        check_rows(c, &k, &j);
-    if (!c->failed && k.desc.rows_from != INFER_ROWS_STATIC)
-        check_counts(c, &k, &j);
-out:
-    cts_job_free(&j);
     infer_op_case_free(&k);
 }
 
@@ -368,8 +400,9 @@ void cts_t1_ops(cts_run *r)
             cts_case_run(r, 1, name, op_case, 1, &arg);
         }
         if (arg.refused && !arg.taken && !r->opt->only) {
-            char why[64];
-            snprintf(why, sizeof(why), "answered NO for %s", cts_why_name(arg.why));
+            char why[320];
+            snprintf(why, sizeof(why), "answered NO for %s; the host's reference takes %.0f us for %s",
+                     cts_why_name(arg.why), arg.us, arg.costly);
             cts_report(r, 1, INFER_CONFORM_FALLBACK, info->name, why);
         }
     }

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define INFER_CONFORM_MAX_TIER 1
+#define INFER_CONFORM_MAX_TIER 7
 
 #define INFER_CONFORM_PASS     0u
 #define INFER_CONFORM_FAIL     1u

@@ -611,7 +611,7 @@ static infer_status sim_kv_query(infer_device *dev, const infer_kv_spec *given, 
     infer_kv_spec spec;
     sim_take(&spec, sizeof(spec), given, given->struct_size);
     infer_kv_answer a = {.level = INFER_LEVEL_NO};
-    if (spec.kind != INFER_GROUP_FULL && spec.kind != INFER_GROUP_WINDOW) {
+    if (spec.kind < INFER_GROUP_FULL || spec.kind > INFER_GROUP_LATENT) {
         a.why = INFER_WHY_ATTR;
         a.which = 1;
         goto done;
