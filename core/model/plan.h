@@ -3,6 +3,8 @@
 #ifndef INFER_MODEL_PLAN_H
 #define INFER_MODEL_PLAN_H
 
+#include <jansson.h>
+
 #include "model/private.h"
 
 /* Adds a line to the reasons that the plan gives, while there is room. */
@@ -30,5 +32,10 @@ infer_status infer_plan_weights_lay_out(infer_plan *p, infer_error *err);
 /* Bytes of weights that one token of one sequence reads on device `dev`: of a table of rows next to nothing, of experts
  * those that are chosen. After the layout. */
 double infer_plan_token_bytes(const infer_plan *p, uint32_t dev);
+
+/* What runs on the host for a device that refuses it: [{device, op, count, reason, moves, bytes_moved, time_us,
+ * time_basis}], of one token of one sequence. With the plan option `measure` it runs each kind of op for a moment, 3
+ * seconds in all. NULL without memory. */
+json_t *infer_plan_fallbacks(const infer_plan *p);
 
 #endif

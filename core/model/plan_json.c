@@ -59,39 +59,6 @@ static json_t *ledger(const infer_plan *p)
     return a;
 }
 
-/* One row a (device, op) that runs elsewhere, with how often and why. */
-static json_t *fallbacks(const infer_plan *p)
-{
-    json_t *a = json_array();
-    const infer_compiled *c = &p->compiled;
-    for (uint32_t i = 0; i < c->n_order; i++) {
-        const infer_gnode *n = &p->graph.nodes[c->order[i]];
-        int32_t home = p->home[n->layer + 1];
-        if (n->dev == home || n->dev != p->target.host)
-            continue;
-        const infer_op_info *info = infer_op_get(n->op);
-        const char *dev = infer_hal_dev_id(p->devs[home].dev), *op = info ? info->name : "?";
-        size_t k = 0;
-        for (; k < json_array_size(a); k++) {
-            json_t *row = json_array_get(a, k);
-            if (!strcmp(json_string_value(json_object_get(row, "op")), op) &&
-                !strcmp(json_string_value(json_object_get(row, "device")), dev)) {
-                json_object_set_new(row, "count", json_integer(json_integer_value(json_object_get(row, "count")) + 1));
-                break;
-            }
-        }
-        if (k < json_array_size(a))
-            continue;
-        infer_op_answer ans;
-        char why[80] = "its cache lies on the host";
-        if (infer_graph_ask(&p->graph, &p->target, n, home, &ans, NULL) == INFER_OK && ans.level == INFER_LEVEL_NO)
-            infer_answer_reason(&ans, why, sizeof why);
-        json_array_append_new(
-            a, json_pack("{s:s,s:s,s:i,s:o}", "device", dev, "op", op, "count", 1, "reason", infer_json_text(why)));
-    }
-    return a;
-}
-
 static json_t *copies(const infer_plan *p)
 {
     json_t *a = json_array();
@@ -141,9 +108,10 @@ infer_status infer_plan_json(const infer_plan *p, char **json, infer_error *err)
     json_t *kv = json_pack("{s:i,s:i,s:I,s:s,s:s,s:i,s:i}", "block_size", (int)p->block_size, "blocks",
                            (int)p->n_blocks, "tokens", (json_int_t)p->n_blocks * p->block_size, "k", k->name, "v",
                            v->name, "ctx_size", (int)p->opt.ctx_size, "parallel", (int)p->opt.n_parallel);
-    json_t *o = json_pack("{s:o,s:[],s:o,s:o,s:o,s:o,s:o,s:o,s:I}", "stages", stages(p), "alternatives", "ledger",
-                          ledger(p), "predicted", predicted(p), "reasons", reasons, "fallbacks", fallbacks(p), "copies",
-                          copies(p), "kv", kv, "host_staging", (json_int_t)p->stage_bytes);
+    json_t *o =
+        json_pack("{s:o,s:[],s:o,s:o,s:o,s:o,s:o,s:o,s:I}", "stages", stages(p), "alternatives", "ledger", ledger(p),
+                  "predicted", predicted(p), "reasons", reasons, "fallbacks", infer_plan_fallbacks(p), "copies",
+                  copies(p), "kv", kv, "host_staging", (json_int_t)p->stage_bytes);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     json_decref(o);
     if (!text)

@@ -53,6 +53,23 @@ kv = json.loads(run("infer-probe", "--json", "-m", TINY, *DEV, "--kv-cache-dtype
 check((kv["k"], kv["v"]) == ("f32", "bf16"), "--kv-cache-dtype is both, -ctv goes before it", kv)
 r = run("infer-probe", "--json", "-m", TINY, *DEV, "--kv-cache-memory", "100")
 check(r.rc == 4 and json.loads(r.out)["plan"] is None and json.loads(r.out)["error"], "a plan that does not fit", r)
+
+# ---- what runs on the host, and what it costs (two layers, embedding of 48 floats, 4 heads of 12, feed-forward of 64)
+if "sim0" in [d["id"] for d in o["devices"]]:
+    SIM = ["-m", TINY, "-dev", "sim0", "--backend-option"]
+    rows = json.loads(run("infer-probe", "--json", *SIM, "sim.deny_ops=glu,sample").out)["plan"]["fallbacks"]
+    check([(x["device"], x["op"], x["count"]) for x in rows] == [("sim0", "glu", 2), ("sim0", "sample", 1)], "rows", rows)
+    glu, sample = rows
+    check(glu["reason"] == "no such op there", "why", glu)
+    # gate and up go, the product comes back: 64 floats each
+    check((glu["moves"], glu["bytes_moved"]) == (6, 2 * 3 * 64 * 4), "what crosses for glu", glu)
+    check(glu["time_us"] > 0 and glu["time_basis"].startswith("measured"), "a measured time", glu)
+    check(sample["time_us"] is None and sample["time_basis"] == "not known", "unknown is said", sample)
+    table = run("infer-probe", *SIM, "sim.deny_ops=matmul,gated_mlp,qkv").out
+    check("not known" in table or "measured" in table, "a table", table)
+    check("\n  all " in table and " matmul " in table, "its rows and sum", table)
+    check(not json.loads(run("infer-probe", "--json", *SIM, "sim.epilogues=1").out)["plan"]["fallbacks"], "nothing refused")
+
 r = run("infer-probe", "--json", "--check-model", TINY)
 check(r.rc == 0 and json.loads(r.out)["ok"] is True, "--check-model --json", r)
 

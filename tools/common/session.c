@@ -81,6 +81,7 @@ static infer_status open_plan(session *s, const opts *o, const session_wish *w, 
     po.max_batched_tokens =
         w->max_batched_tokens ? w->max_batched_tokens : (uint32_t)opt_int(o, OPT_MAX_BATCHED_TOKENS);
     po.max_logit_rows = w->max_logit_rows;
+    po.measure = w->measure;
     po.block_size = (uint32_t)opt_int(o, OPT_BLOCK_SIZE);
     po.devices = w->devices ? w->devices : opt_str(o, OPT_DEVICE);
     po.tensor_split = opt_str(o, OPT_TENSOR_SPLIT);

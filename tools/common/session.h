@@ -29,6 +29,7 @@ typedef struct session_wish {
     const char *model;   /* instead of --model */
     const char *devices; /* instead of --device */
     uint32_t ctx_size, n_parallel, max_batched_tokens, max_logit_rows;
+    uint32_t measure; /* infer_plan_options.measure */
 } session_wish;
 
 enum session_stage { SESSION_RUNTIME, SESSION_FILE, SESSION_PLAN, SESSION_ENGINE };

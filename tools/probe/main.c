@@ -69,10 +69,11 @@ static int check_model(const opts *o, const char *path)
 static int make_plan(const opts *o, const session *machine, json_t **plan, infer_error *err)
 {
     session s;
+    session_wish w = {.measure = 1};
     int code;
     char *text;
     *plan = NULL;
-    if (session_open(&s, o, NULL, SESSION_PLAN, machine, &code, err) < 0)
+    if (session_open(&s, o, &w, SESSION_PLAN, machine, &code, err) < 0)
         return code;
     if (infer_plan_json(s.plan, &text, err) < 0) {
         code = cli_exit_code(err->status);

@@ -172,6 +172,48 @@ static void print_predicted(const json_t *p, FILE *f)
     fprintf(f, "(%s)\n", text(p, "basis", "not measured"));
 }
 
+static const char *micros(const json_t *o, char buf[32])
+{
+    const json_t *v = json_object_get(o, "time_us");
+    if (!json_is_number(v))
+        return "not known";
+    snprintf(buf, 32, "%.1f us", json_number_value(v));
+    return buf;
+}
+
+/* What each token of one sequence costs: moved are the values that cross for the op, to the host and back. */
+static void print_fallbacks(const json_t *list, FILE *f)
+{
+    json_t *v;
+    size_t i;
+    char a[32], b[32];
+    double us = 0, moved = 0, moves = 0, count = 0;
+    int known = 1, measured = 0, mixed = 0;
+    if (!json_array_size(list))
+        return;
+    fprintf(f, "\n  what runs on the host, and what it costs a token of one sequence\n");
+    fprintf(f, "  %-10s %-14s %6s %6s %12s %12s  %s\n", "device", "op", "times", "moves", "moved", "time", "why");
+    json_array_foreach (list, i, v) {
+        const json_t *t = json_object_get(v, "time_us");
+        fprintf(f, "  %-10s %-14s %6lld %6lld %12s %12s  %s\n", text(v, "device", "?"), text(v, "op", "?"),
+                (long long)json_integer_value(json_object_get(v, "count")),
+                (long long)json_integer_value(json_object_get(v, "moves")), bytes(v, "bytes_moved", a), micros(v, b),
+                text(v, "reason", "?"));
+        int here = !strncmp(text(v, "time_basis", ""), "measured", 8);
+        known &= json_is_number(t);
+        measured |= here;
+        mixed |= json_is_number(t) && !here;
+        us += json_number_value(t);
+        moved += json_number_value(json_object_get(v, "bytes_moved"));
+        moves += json_number_value(json_object_get(v, "moves"));
+        count += json_number_value(json_object_get(v, "count"));
+    }
+    fprintf(f, "  %-10s %-14s %6.0f %6.0f %12s %s%.1f us%s\n", "all", "", count, moves, cli_bytes(a, (uint64_t)moved),
+            known ? "" : "at least ", us, measured ? mixed ? "  (some measured, some declared)" : "  (measured)" : "");
+    fprintf(f, "  time is the op's own on the host%s; how long a move takes is not known\n",
+            measured ? ", measured here with one row of zeros" : "");
+}
+
 void probe_print_plan(const json_t *plan, FILE *f)
 {
     json_t *v;
@@ -189,10 +231,7 @@ void probe_print_plan(const json_t *plan, FILE *f)
     print_predicted(json_object_get(plan, "predicted"), f);
     json_array_foreach (json_object_get(plan, "reasons"), i, v)
         fprintf(f, "  reason     %s\n", json_string_value(v));
-    json_array_foreach (json_object_get(plan, "fallbacks"), i, v)
-        fprintf(f, "  fallback   %s of %s runs on the host, %lld times a step: %s\n", text(v, "op", "?"),
-                text(v, "device", "?"), (long long)json_integer_value(json_object_get(v, "count")),
-                text(v, "reason", "?"));
+    print_fallbacks(json_object_get(plan, "fallbacks"), f);
     json_array_foreach (json_object_get(plan, "copies"), i, v) {
         char a[32];
         fprintf(f, "  copy       %s from %s to %s, %s a token, %s\n", text(v, "value", "?"), text(v, "from", "?"),

@@ -149,7 +149,7 @@ typedef struct infer_plan_options {
     uint64_t kv_cache_memory;  /* bytes of KV over all devices; 0: ctx_size x n_parallel tokens, or what fits */
     double memory_utilization; /* of a device's budget that may be used; 0: 0.9 */
     uint32_t allow_cpu_fallback;
-    uint32_t reserved;
+    uint32_t measure; /* 1: infer_plan_json times the ops that run on the host for a device that refuses them */
 } infer_plan_options;
 
 /* Decides and accounts; loads nothing. INFER_E_NO_DEVICE, INFER_E_NO_FIT (the text has the smallest change that would
@@ -157,7 +157,10 @@ typedef struct infer_plan_options {
 INFER_API infer_status infer_plan_create(infer_runtime *rt, infer_file *f, const infer_plan_options *opt,
                                          infer_plan **out, infer_error *err);
 INFER_API void infer_plan_destroy(infer_plan *p);
-/* {stages[], ledger[], predicted{}, reasons[], fallbacks[], kv{}} as one JSON object, owned (infer_text_free). */
+/* {stages[], ledger[], predicted{}, reasons[], fallbacks[], kv{}} as one JSON object, owned (infer_text_free). A row of
+ * fallbacks[] is an op that runs on the host for a device that refuses it for one reason: device, op, count (times a
+ * step), reason, and of one token of one sequence: moves and bytes_moved (values that cross for it), time_us (null: not
+ * known) and time_basis. */
 INFER_API infer_status infer_plan_json(const infer_plan *p, char **json, infer_error *err);
 
 /* ---- Models ------------------------------------------------------------------------------------------------ */
