@@ -93,6 +93,10 @@ out = list(csv.DictReader(io.StringIO(run("infer-bench", *args, "-o", "csv").out
 check([x["test"] for x in out] == names and all(float(x["avg_ts"]) > 0 for x in out), "csv", out[:1])
 md = run("infer-bench", *args).out.splitlines()
 check(len(md) == 14 and all(line.count("|") == 9 for line in md) and " ± " in md[2], "markdown", md[:3])
+if device() != "sim0":
+    moe = os.path.join(SRC, "tests/golden/tiny-qwen3moe.gguf")
+    rows = json.loads(run("infer-bench", "-m", moe, *DEV, "-p", "0", "-n", "4", "-np", "1,2", "-r", "1", "-o", "json").out)
+    check([x["read_limit"] is None for x in rows] == [False, True], "what two sequences read of experts is not known", rows)
 r = run("infer-bench", "-m", TINY, *DEV, "-p", "0", "-n", "0")
 check(r.rc == 2, "nothing to measure", r)
 

@@ -18,7 +18,7 @@ typedef struct bench_result {
     uint32_t n;
     double mean, sd;         /* sample standard deviation, 0 with one sample */
     double read, read_limit; /* of a tg test: bytes a second of weights and cache, and what a plain read loop got
-                                just before and after; 0: not known */
+                                just before and after; 0: not known, as for several sequences of a model with experts */
 } bench_result;
 
 /* What a plain read loop over host memory gets with so many threads. NULL: no memory for it. */

@@ -7,10 +7,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bench.h"
 
-enum { MAX_THREADS = 256, MIB = 1 << 20, EACH_MIB = 64, LEAST_MIB = 256, MOST_MIB = 2048, LINE = 64 };
+enum { MAX_THREADS = 256, MIB = 1 << 20, EACH_MIB = 64, LEAST_MIB = 256, MOST_MIB = 2048, LINE = 64, OF_CACHE = 2 };
 
 struct bench_ceiling {
     uint32_t n_threads;
@@ -25,6 +26,17 @@ typedef struct reader {
     uint64_t sum; /* so that the loop stays */
 } reader;
 
+/* Bytes of the last cache before memory, 0 where the system does not say. */
+static size_t last_cache(void)
+{
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return bytes > 0 ? (size_t)bytes : 0;
+#else
+    return 0;
+#endif
+}
+
 bench_ceiling *bench_ceiling_create(uint32_t n_threads)
 {
     bench_ceiling *c = calloc(1, sizeof *c);
@@ -32,7 +44,9 @@ bench_ceiling *bench_ceiling_create(uint32_t n_threads)
         return NULL;
     c->n_threads = n_threads < 1 ? 1 : n_threads > MAX_THREADS ? MAX_THREADS : n_threads;
     size_t mib = (size_t)c->n_threads * EACH_MIB;
+    const size_t beyond = OF_CACHE * last_cache() / MIB;
     mib = mib < LEAST_MIB ? LEAST_MIB : mib > MOST_MIB ? MOST_MIB : mib;
+    mib = mib < beyond ? beyond : mib;
     c->each = mib * MIB / c->n_threads / LINE * LINE;
     if (!(c->memory = aligned_alloc(LINE, c->each * c->n_threads))) {
         free(c);
