@@ -1,8 +1,8 @@
 /*
  * The one device of the CPU backend: what it is, how much memory is left, its settings.
- * Settings (host->config_get): "threads" (default: one a core), "isa" (generic, neon, avx2, avx512, amx; default: the
- * best that runs), "bind" (none, node, core; default node), "spin_us" (how long an idle worker watches for work before
- * it sleeps). SPDX-License-Identifier: Apache-2.0
+ * Settings (host->config_get): "threads" (default: one a core), "isa" (a name in `isas` below; default: the best that
+ * runs), "bind" (none, node, core; default node), "spin_us" (how long an idle worker watches for work before it
+ * sleeps). SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
 

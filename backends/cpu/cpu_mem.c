@@ -1,5 +1,5 @@
-/* Buffers of the CPU backend (ordinary host memory), and how cache groups lie in them: canonically. Weights too, which
- * is the core's default: it binds a mapped file's bytes in place.
+/* Buffers of the CPU backend (ordinary host memory), and how cache groups lie in them: canonically. Weights that
+ * cpu_weight.c does not pack do too: the core binds a mapped file's bytes in place.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 

@@ -1,6 +1,7 @@
 /* Worker team (workers.h). SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -11,10 +12,16 @@
 
 #include "workers.h"
 
-/* Chunks that wait, first .. end of one worker's, in one word, so that taking one is one step. Whoever has taken a
- * chunk knows that its job cannot end before it, so only then the job may be looked at; a worker that arrives late
- * finds no chunk, or one of a later job, which is as good. The owner takes from the front, so that it reads weights in
- * order of memory; others take from the end. */
+/* Chunks that wait, first .. end of one worker's, in one word, so that taking one is one step. The owner takes from the
+ * front, so that it reads weights in order of memory; others take from the end. Three rules make that safe.
+ *
+ * Who took chunks adds them to `done` once, after the last of them is finished: a job cannot end while anybody holds
+ * one of its chunks, and only who holds one may look at the job (fn, ctx, n).
+ *
+ * done = 0, fn, ctx and n are written before the first `range` is: who takes a chunk sees them.
+ *
+ * `job` only wakes. A worker that arrives late finds no chunk, or one of the next job, maybe before `job` counts that,
+ * and then it simply works on that. */
 typedef struct worker {
     _Alignas(64) _Atomic uint64_t range; /* end << 32 | first */
     _Atomic uint32_t taken;              /* chunks that it did, since shares were last set */
@@ -190,6 +197,7 @@ static void run_shared(cpu_team *t, int64_t n, cpu_chunk_fn fn, void *ctx)
 
 void cpu_team_run(cpu_team *t, int64_t n, cpu_chunk_fn fn, void *ctx)
 {
+    assert(n <= CPU_MAX_CHUNKS);
     if (n <= 1 || t->n_threads == 1 || atomic_exchange_explicit(&t->busy, 1, memory_order_acquire)) {
         for (int64_t i = 0; i < n; i++)
             fn(ctx, i, 0);

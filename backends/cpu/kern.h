@@ -132,7 +132,7 @@ const kern_table *kern_generic(void);
 const kern_table *kern_avx2(void);
 /* That with AVX-VNNI for panels. */
 const kern_table *kern_avxvnni(void);
-/* AVX2 with AVX-512 F, BW, VL and VNNI for panels. */
+/* AVX2 with AVX-512 F, BW, VL and VNNI for panels, float products and attention. */
 const kern_table *kern_avx512(void);
 /* That with AMX for panels: 8-bit integer tiles, which the system must let this process use. */
 const kern_table *kern_amx(void);

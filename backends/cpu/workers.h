@@ -23,7 +23,7 @@ typedef void (*cpu_chunk_fn)(void *ctx, int64_t chunk, uint32_t worker);
  * programs: with those running, a worker that has one processor of its own decodes a fifth slower. */
 #define CPU_BIND_NONE 0u
 #define CPU_BIND_NODE 1u /* those of one NUMA node; workers are spread over nodes as cores are, in order */
-#define CPU_BIND_CORE 2u /* worker i to the i-th */
+#define CPU_BIND_CORE 2u /* worker i to the i-th; worker 0 is the caller, whose thread is not ours to bind */
 
 /* Where in a list of n_cpus processors (its first n_cores are of different cores) worker i of n_threads has its place:
  * spread over cores, or one after the other where there are fewer cores than threads. 0 for an empty list. */
@@ -35,8 +35,10 @@ infer_status cpu_team_create(const infer_host *host, uint32_t n_threads, uint32_
                              cpu_team **out);
 void cpu_team_destroy(cpu_team *t);
 uint32_t cpu_team_size(const cpu_team *t);
-/* Runs fn for every chunk and returns when all are done; one caller at a time. The caller works too, as worker 0. n is
- * at most CPU_MAX_CHUNKS. */
+/* Runs fn for every chunk and returns when all are done. The caller works too, as worker 0. n is at most
+ * CPU_MAX_CHUNKS. A caller that finds the team at work (weights are packed while a queue runs) does all of its chunks
+ * alone, as worker 0 too: what is kept for each worker must belong to the call, as scratch does, and not to the team.
+ */
 void cpu_team_run(cpu_team *t, int64_t n, cpu_chunk_fn fn, void *ctx);
 
 #endif

@@ -27,7 +27,7 @@ static const kern_table *avxvnni_as_avx512(void)
 #endif
 }
 
-/* What AMX takes for the formats that it leaves out, for all formats and without AMX. */
+/* What AMX takes for the formats that it leaves out, without AMX. */
 static const kern_table *avx512_pairs(void)
 {
     static kern_table t;
