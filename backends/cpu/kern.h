@@ -22,7 +22,7 @@
 #include "panel.h"
 
 enum { KERN_LANES = 16 /* at most */, KERN_CHUNK = 512, KERN_TILE = 4 };
-enum { KERN_KEYS = 64 /* a tile of attention */, KERN_PANEL_KEYS = 16 };
+enum { KERN_KEYS = 64 /* a tile of attention */, KERN_PANEL_KEYS = 16, KERN_DIRECT = 4 /* most vectors of `direct` */ };
 
 /* n elements, a multiple of the format's block, of unaligned source bytes to floats, or back. */
 typedef void (*kern_unpack_fn)(const void *src, float *dst, int64_t n);
@@ -64,7 +64,8 @@ typedef struct kern_attn {
     /* Sixteen rows of dk elements to a panel, for k / 4, key, k % 4 in this order; dk a multiple of 16, of
      * 4 for F32, and of the block. NULL: unpack to floats first. */
     void (*keys[INFER_FMT_COUNT])(const uint8_t *const *where, int64_t dk, float *panel);
-    /* `scores` for a few vectors with sixteen keys as they lie, dk as for `keys`. Fetches what lies further on. */
+    /* `scores` for up to KERN_DIRECT vectors with sixteen keys as they lie, dk as for `keys`. Fetches what lies further
+     * on. */
     void (*direct[INFER_FMT_COUNT])(const uint8_t *const *where, const float *const *x, int64_t vectors, int64_t dk,
                                     float *s);
     /* s[i * KERN_KEYS + key] = score of vector x[i] with each key of a panel; dk a multiple of 4. */

@@ -289,15 +289,8 @@ static void quantize(const float *x, int64_t k, int32_t zero, uint8_t *tile, int
         m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4E));
         m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xB1));
         uint32_t bits = (uint32_t)_mm_cvtsi128_si32(m);
-        float peak, d, inverse;
-        memcpy(&peak, &bits, sizeof peak);
-        if (bits >= 0x7F800000u) {
-            d = __builtin_nanf("");
-            inverse = 0;
-        } else {
-            d = peak < 1e-30f ? 0 : peak / 32512.0f;
-            inverse = peak < 1e-30f ? 0 : 32512.0f / peak;
-        }
+        float d, inverse;
+        panel_step(bits, &d, &inverse);
         UNROLL
         for (int i = 0; i < 4; i++) {
             __m256i a = inverse == 0 ? _mm256_setzero_si256()

@@ -284,15 +284,8 @@ INLINE void quantize_rows(const float *x, int64_t k, int32_t zero, uint8_t *tile
         uint32_t bits =
             (uint32_t)_mm512_reduce_max_epi32(_mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(v[0]), magnitude),
                                                                _mm512_and_si512(_mm512_castps_si512(v[1]), magnitude)));
-        float peak, d, inverse;
-        memcpy(&peak, &bits, sizeof peak);
-        if (bits >= 0x7F800000u) {
-            d = __builtin_nanf("");
-            inverse = 0;
-        } else {
-            d = peak < 1e-30f ? 0 : peak / 32512.0f;
-            inverse = peak < 1e-30f ? 0 : 32512.0f / peak;
-        }
+        float d, inverse;
+        panel_step(bits, &d, &inverse);
         int32_t sum[2];
         _Alignas(16) uint8_t hi[PANEL_BLOCK], lo[PANEL_BLOCK];
         UNROLL

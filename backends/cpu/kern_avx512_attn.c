@@ -17,7 +17,7 @@
 
 #include "kern_avx2.h"
 
-enum { LANES = 16, PANEL = KERN_PANEL_KEYS, ROWS = 6 /* vectors in registers */, FEW = 4, AHEAD = 4096 };
+enum { LANES = 16, PANEL = KERN_PANEL_KEYS, ROWS = 6 /* vectors in registers */, AHEAD = 4096 };
 
 #define LOG2_E 1.44269504088896341f
 
@@ -237,15 +237,15 @@ static void scores(const float *panel, const float *const *x, int64_t vectors, i
     }
 }
 
-/* The same sums for up to FEW vectors, from keys as they lie. Memory is asked for what lies AHEAD. */
+/* The same sums for R vectors, up to KERN_DIRECT, from keys as they lie. Memory is asked for what lies AHEAD. */
 INLINE void direct_of(const infer_format f, const int R, const uint8_t *const *where, const float *const *x, int64_t dk,
                       float *s)
 {
-    __m512 pair[2][FEW];
+    __m512 pair[2][KERN_DIRECT];
     UNROLL
     for (int i = 0; i < 2; i++) { /* eight keys, of which two vectors share a load of x */
         const uint8_t *const *r = where + 8 * i;
-        __m512 acc[FEW][2];
+        __m512 acc[KERN_DIRECT][2];
         UNROLL
         for (int n = 0; n < R; n++)
             acc[n][0] = acc[n][1] = _mm512_setzero_ps();
@@ -277,18 +277,14 @@ INLINE void direct_of(const infer_format f, const int R, const uint8_t *const *w
 INLINE void direct(const infer_format f, const uint8_t *const *where, const float *const *x, int64_t vectors,
                    int64_t dk, float *s)
 {
-    for (int64_t i = 0, n; i < vectors; i += n) {
-        n = vectors - i > 2 * FEW || vectors - i <= FEW ? vectors - i : (vectors - i + 1) / 2;
-        n = n < FEW ? n : FEW;
-        if (n == 1)
-            direct_of(f, 1, where, x + i, dk, s + i * KERN_KEYS);
-        else if (n == 2)
-            direct_of(f, 2, where, x + i, dk, s + i * KERN_KEYS);
-        else if (n == 3)
-            direct_of(f, 3, where, x + i, dk, s + i * KERN_KEYS);
-        else
-            direct_of(f, FEW, where, x + i, dk, s + i * KERN_KEYS);
-    }
+    if (vectors == 1)
+        direct_of(f, 1, where, x, dk, s);
+    else if (vectors == 2)
+        direct_of(f, 2, where, x, dk, s);
+    else if (vectors == 3)
+        direct_of(f, 3, where, x, dk, s);
+    else
+        direct_of(f, KERN_DIRECT, where, x, dk, s);
 }
 
 /* ---- Softmax -------------------------------------------------------------------------------------------------------

@@ -40,15 +40,8 @@ INLINE void quantize_rows(const float *x, int64_t k, int32_t zero, uint8_t *tile
             most = vmaxq_u32(most, vreinterpretq_u32_f32(vabsq_f32(v[i])));
         }
         const uint32_t bits = vmaxvq_u32(most);
-        float peak, d, inverse;
-        memcpy(&peak, &bits, sizeof peak);
-        if (bits >= 0x7F800000u) {
-            d = __builtin_nanf("");
-            inverse = 0; /* what is no number times 0 is none, which is converted to 0 */
-        } else {
-            d = peak < 1e-30f ? 0 : peak / 32512.0f;
-            inverse = peak < 1e-30f ? 0 : 32512.0f / peak;
-        }
+        float d, inverse; /* what is no number times 0 is none, which is converted to 0 */
+        panel_step(bits, &d, &inverse);
         UNROLL
         for (int i = 0; i < VECTORS; i++) {
             const int32x4_t a = vcvtnq_s32_f32(vmulq_n_f32(v[i], inverse));
@@ -68,6 +61,24 @@ INLINE void quantize_rows(const float *x, int64_t k, int32_t zero, uint8_t *tile
             memcpy(tile + PANEL_X_LO * rows + e * rows + group * r, lo + e, (size_t)group);
         }
         panel_put_numbers(tile, rows, r, d, vaddvq_s32(sums[0]), vaddvq_s32(sums[1]), zero);
+    }
+}
+
+/* By the files that include this: R rows of a tile against n blocks as they lie. */
+INLINE void rows(const shape f, const int R, const uint8_t *w, const uint8_t *x, int64_t n, float *c, int64_t ldc);
+
+INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,
+                int64_t row_blocks, float *c, int64_t ldc)
+{
+    enum { PART = 8 }; /* blocks that meet all tiles before the next, so that they stay in the cache */
+    for (int64_t at = 0; at < nb; at += PART) {
+        const int64_t n = nb - at < PART ? nb - at : PART;
+        const uint8_t *w = unit_at(f, panel, b0 + at);
+        for (int64_t i = 0, R; i < m; i += R) {
+            R = panel_tile_rows(m - i, PANEL_TILE);
+            const uint8_t *tile = x + (i * row_blocks + (b0 + at) * R) * PANEL_X_BYTES;
+            PANEL_BY_ROWS(R, rows, f, w, tile, n, c + i * ldc, ldc);
+        }
     }
 }
 

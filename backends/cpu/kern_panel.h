@@ -97,7 +97,7 @@ typedef struct shape {
 
 INLINE int has_min(const shape f)
 {
-    return f.scale == PANEL_F16_MIN || f.scale == PANEL_K_MIN || f.scale == PANEL_K4_MIN;
+    return panel_has_min(f.scale);
 }
 
 /* Where among a tile's numbers, for half h where scales are of 16 elements, those for the zero and for the minimum lie.

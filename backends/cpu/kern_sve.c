@@ -283,21 +283,6 @@ INLINE void rows(const shape f, const int R, const uint8_t *w, const uint8_t *x,
     }
 }
 
-INLINE void dot(const shape f, const uint8_t *panel, const uint8_t *x, int64_t m, int64_t b0, int64_t nb,
-                int64_t row_blocks, float *c, int64_t ldc)
-{
-    enum { PART = 8 }; /* blocks that meet all tiles before the next, so that they stay in the cache */
-    for (int64_t at = 0; at < nb; at += PART) {
-        const int64_t n = nb - at < PART ? nb - at : PART;
-        const uint8_t *w = unit_at(f, panel, b0 + at);
-        for (int64_t i = 0, R; i < m; i += R) {
-            R = panel_tile_rows(m - i, PANEL_TILE);
-            const uint8_t *tile = x + (i * row_blocks + (b0 + at) * R) * PANEL_X_BYTES;
-            PANEL_BY_ROWS(R, rows, f, w, tile, n, c + i * ldc, ldc);
-        }
-    }
-}
-
 PANEL_SHAPES(PANEL_DOT)
 #define ROW(id, name, ...) [INFER_FMT_##id] = dot_##name,
 static const panel_dot_fn dots[INFER_FMT_COUNT] = {PANEL_SHAPES(ROW)};

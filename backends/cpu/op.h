@@ -37,6 +37,11 @@ typedef infer_status (*cpu_op_fn)(cpu_call *c);
  */
 typedef void (*cpu_query_fn)(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a);
 
+static inline int64_t cpu_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 static inline const infer_tensor_desc *cpu_tensor(const infer_op_desc *op, uint32_t i)
 {
     return (const infer_tensor_desc *)(const void *)((const uint8_t *)op->tensors + (size_t)i * op->tensor_size);

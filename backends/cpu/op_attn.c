@@ -17,13 +17,6 @@ enum {
     WORTH_SHARING = 32768
 };
 
-static uint64_t take(uint64_t *at, uint64_t bytes)
-{
-    uint64_t here = *at;
-    *at += (bytes + 63) / 64 * 64;
-    return here;
-}
-
 /* ---- Results --------------------------------------------------------------------------------------------------- */
 
 /* Adds a later split to the total. */
@@ -93,7 +86,7 @@ static int64_t n_units(const attn_call *t, const attn_item *it)
 
 static int64_t unit_heads(const attn_call *t, const attn_item *it, int64_t unit)
 {
-    return attn_min(it->heads, t->kv_heads - unit * it->heads);
+    return cpu_min(it->heads, t->kv_heads - unit * it->heads);
 }
 
 /* What belongs to the h-th head of those done together. */
@@ -248,7 +241,7 @@ static void zero_rows(const attn_call *t, int64_t first, int64_t end)
 static void add_items(attn_call *t, int64_t seq, int64_t first, int64_t end, int64_t first_pos, int64_t len)
 {
     for (int64_t r = first; r < end; r += t->block_rows) {
-        int64_t n = attn_min(t->block_rows, end - r), pos = first_pos + r - first, lo = 0, key_end = len;
+        int64_t n = cpu_min(t->block_rows, end - r), pos = first_pos + r - first, lo = 0, key_end = len;
         if (t->a.mask == INFER_MASK_CAUSAL || t->a.mask == INFER_MASK_WINDOW)
             key_end = attn_clamp(pos + n, 0, len);
         if (t->a.mask == INFER_MASK_WINDOW)
@@ -333,8 +326,8 @@ infer_status cpu_run_attention(cpu_call *c)
     t.k_bytes = cpu_bytes(dev, t.k->format, t.dk);
     t.v_bytes = t.v ? cpu_bytes(dev, t.v->format, t.dv) : 0;
     uint64_t at = 0, cap = (uint64_t)items_max(t.q->shape[0], t.block_rows, t.n_seqs);
-    t.items = (attn_item *)(void *)(c->scratch + take(&at, cap * sizeof *t.items));
-    t.work = c->scratch + take(&at, t.work_bytes * (uint64_t)threads);
+    t.items = (attn_item *)(void *)(c->scratch + attn_take(&at, cap * sizeof *t.items));
+    t.work = c->scratch + attn_take(&at, t.work_bytes * (uint64_t)threads);
     t.partials = (float *)(void *)(c->scratch + at);
     t.exp = c->k->attn ? c->k->attn->exp : expf;
     t.log_e = c->k->attn ? c->k->attn->log_e : 1;
@@ -377,15 +370,15 @@ void cpu_query_attention(const infer_device *dev, const infer_op_desc *op, infer
         return;
     }
     uint64_t threads = cpu_team_size(dev->team), at = 0;
-    take(&at, (uint64_t)items_max(t.q->shape[0], t.block_rows, t.n_seqs) * sizeof(attn_item));
-    take(&at, t.work_bytes * threads);
+    attn_take(&at, (uint64_t)items_max(t.q->shape[0], t.block_rows, t.n_seqs) * sizeof(attn_item));
+    attn_take(&at, t.work_bytes * threads);
     if (threads > 1) { /* for as many whole items as can be shared, in a product without overflow */
         uint64_t held = (uint64_t)(t.table ? t.table->shape[1] * t.k->shape[2] : t.k->shape[0]);
         const attn_item most = {.n = (int32_t)t.block_rows, .heads = 1};
         uint64_t one = partial_floats(&t, &most) * sizeof(float), wholes = 2 * SHARES * threads;
         uint64_t splits = (held + ATTN_SPLIT - 1) / ATTN_SPLIT;
         uint64_t bytes = splits > PARTIAL_MAX / one / wholes ? PARTIAL_MAX : splits * one * wholes;
-        take(&at, splits > 1 ? bytes : 0);
+        attn_take(&at, splits > 1 ? bytes : 0);
     }
     a->scratch_bytes = at;
 }

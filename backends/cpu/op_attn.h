@@ -50,9 +50,12 @@ typedef struct attn_state {
     float *m, *l, *o;
 } attn_state;
 
-static inline int64_t attn_min(int64_t a, int64_t b)
+/* Where so many bytes lie that come next, on a line of their own. */
+static inline uint64_t attn_take(uint64_t *at, uint64_t bytes)
 {
-    return a < b ? a : b;
+    uint64_t here = *at;
+    *at += (bytes + 63) / 64 * 64;
+    return here;
 }
 
 static inline int64_t attn_clamp(int64_t x, int64_t lo, int64_t hi)

@@ -11,16 +11,9 @@
 #include "op_attn.h"
 
 enum { KEYS = KERN_KEYS, PANEL = KERN_PANEL_KEYS };
-enum { DIRECT = 6, DIRECT_KEYS = 4, DIRECT_VALUES = 8 }; /* vectors that read them as they lie */
+enum { DIRECT = 6, DIRECT_VALUES = 8 }; /* vectors that read them as they lie */
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
-
-static uint64_t take(uint64_t *at, uint64_t bytes)
-{
-    uint64_t here = *at;
-    *at += (bytes + 63) / 64 * 64;
-    return here;
-}
 
 uint64_t attn_lay_out(const attn_call *t, uint8_t *base, attn_work *w)
 {
@@ -43,7 +36,7 @@ uint64_t attn_lay_out(const attn_call *t, uint8_t *base, attn_work *w)
                                    n * sizeof(uint64_t)};
     uint8_t *p[PARTS];
     for (int i = 0; i < PARTS; i++) {
-        uint64_t here = take(&at, bytes[i]);
+        uint64_t here = attn_take(&at, bytes[i]);
         p[i] = base ? base + here : NULL;
     }
     if (w) {
@@ -103,7 +96,7 @@ static void find_keys(const attn_call *t, const attn_item *it, int64_t head, int
     block += at / size;
     p->have = 0;
     for (int64_t i = 0; i < n;) {
-        int64_t run = attn_min(n - i, size - offset);
+        int64_t run = cpu_min(n - i, size - offset);
         if (*block >= 0 && *block < kp->shape[0]) {
             const uint8_t *k = kp->p + *block * kp->stride[0] + head * kp->stride[1];
             const uint8_t *v = vp->p + *block * vp->stride[0] + head * vp->stride[1];
@@ -192,7 +185,7 @@ static void scores(const attn_call *t, const attn_work *w, const places *here, c
                 row[r] = j + r < n && where[j + r] ? where[j + r] : any;
             fetch_keys(next->k, next->n, j, KERN_TILE, (int64_t)t->k_bytes);
             for (int64_t i = 0; i < vectors; i += dot_rows)
-                f->dot(row, w->x + i, (int)attn_min(dot_rows, vectors - i), t->dk, w->s + i * KEYS + j, KEYS);
+                f->dot(row, w->x + i, (int)cpu_min(dot_rows, vectors - i), t->dk, w->s + i * KEYS + j, KEYS);
         }
         return;
     }
@@ -204,7 +197,7 @@ static void scores(const attn_call *t, const attn_work *w, const places *here, c
         for (int64_t i = 0; i < vectors; i++)
             w->part[i] = w->x[i] + k0;
         for (int64_t j = 0; j < n; j += KERN_TILE)
-            t->c->k->tile(w->k + j * t->dk_pad + k0, t->dk_pad, w->part, vectors, attn_min(KERN_CHUNK, t->dk - k0),
+            t->c->k->tile(w->k + j * t->dk_pad + k0, t->dk_pad, w->part, vectors, cpu_min(KERN_CHUNK, t->dk - k0),
                           w->s + j, KEYS);
     }
 }
@@ -251,7 +244,7 @@ static void weigh_run(const attn_call *t, const attn_work *w, const uint8_t *con
     kern_weigh_fn weigh = t->c->k->format[t->v->format].weigh;
     const int64_t dot_rows = t->c->k->dot_rows;
     for (int64_t j = 0; j < rows; j += dot_rows)
-        weigh(where + first, n, p + j * KEYS, KEYS, (int)attn_min(dot_rows, rows - j), o + (i + j) * t->ldo, t->ldo,
+        weigh(where + first, n, p + j * KEYS, KEYS, (int)cpu_min(dot_rows, rows - j), o + (i + j) * t->ldo, t->ldo,
               t->dv);
 }
 
@@ -323,7 +316,7 @@ static void panel_scores(const attn_call *t, const attn_work *w, const places *h
         row = found;
     }
     infer_format format = t->k->format;
-    if (end - first <= DIRECT_KEYS && f->direct[format] && dk % KERN_LANES == 0) {
+    if (end - first <= KERN_DIRECT && f->direct[format] && dk % KERN_LANES == 0) {
         f->direct[format](row, w->x + first, end - first, dk, w->s + first * KEYS + g);
         return;
     }
@@ -346,7 +339,7 @@ static int64_t agreed(const uint64_t *seen, int64_t vectors, int64_t at)
     for (int64_t i = 0; i < vectors; i++) {
         uint64_t change = seen[i] >> at ^ (seen[i] >> at & 1 ? UINT64_MAX >> at : 0);
         if (change)
-            n = attn_min(n, __builtin_ctzll(change));
+            n = cpu_min(n, __builtin_ctzll(change));
     }
     return n;
 }
@@ -434,10 +427,10 @@ void attn_run_split(const attn_call *t, const attn_work *w, const attn_item *it,
         newest = t->k->shape[0];
         pos = t->k->shape[0] - t->q->shape[0] + it->first;
     }
-    int64_t at = split * ATTN_SPLIT, end = attn_min(at + ATTN_SPLIT, it->key_end);
+    int64_t at = split * ATTN_SPLIT, end = cpu_min(at + ATTN_SPLIT, it->key_end);
     if (at < it->key_lo / KEYS * KEYS)
         at = it->key_lo / KEYS * KEYS;
-    find_keys(t, it, head, at, attn_min(KEYS, end - at), next);
+    find_keys(t, it, head, at, cpu_min(KEYS, end - at), next);
     for (; at < end; at += KEYS) {
         uint64_t any = 0;
         for (int64_t r = 0; r < it->n; r++)

@@ -141,16 +141,36 @@ static void sums_few(const product *p, int64_t e, const float *const *x, int64_t
  * whose part of x the first-level cache holds. */
 enum { FLOAT_ROWS = 32, FLOAT_ITEMS = 6 };
 
-/* Asks for parts of up to FLOAT_ROWS weight rows from n0 on: each is too short for the hardware to notice. */
+/* Asks for parts of up to FLOAT_ROWS weight rows from n0 on: each is too short for the hardware to notice. Panels and
+ * side planes lie otherwise. */
 static inline __attribute__((always_inline)) void fetch_rows(const cpu_weight *w, int64_t e, int64_t n0, int64_t k0)
 {
-    const int64_t kc = w->k - k0 < KERN_CHUNK ? w->k - k0 : KERN_CHUNK;
-    const int64_t bytes = kc / w->f->block_elems * w->f->block_bytes,
-                  end = n0 + FLOAT_ROWS < w->n ? n0 + FLOAT_ROWS : w->n;
+    const int64_t bytes = cpu_min(w->k - k0, KERN_CHUNK) / w->f->block_elems * w->f->block_bytes,
+                  end = cpu_min(n0 + FLOAT_ROWS, w->n);
     const uint8_t *at = w->p + k0 / w->f->block_elems * w->f->block_bytes;
-    for (int64_t r = n0; r < end && !w->quant.scale_format; r++)
+    for (int64_t r = n0; r < end && !w->quant.scale_format && !w->panel; r++)
         for (int64_t i = 0; i < bytes; i += 64)
             __builtin_prefetch(at + e * w->e_stride + r * w->n_stride + i, 0, 2);
+}
+
+/* Elements k0 .. k0 + kc of n weight rows from n0 on as floats, KERN_CHUNK from row to row, zeros behind them up to
+ * whole groups of lanes. Gives how many rows there are then: up to whole panels, or tiles of zeros. */
+static int64_t to_floats(const cpu_weight *w, int64_t e, int64_t n0, int64_t n, int64_t k0, int64_t kc, float *rows)
+{
+    const int64_t whole = (kc + KERN_LANES - 1) / KERN_LANES * KERN_LANES;
+    int64_t r = 0;
+    for (; r < n && w->panel; r += PANEL_ROWS)
+        panel_unpack(w->panel, w->p + e * w->e_stride + (n0 + r) / PANEL_ROWS * w->panel_bytes, k0, kc,
+                     rows + r * KERN_CHUNK, KERN_CHUNK);
+    for (; r < n || r % KERN_TILE; r++) {
+        float *row = rows + r * KERN_CHUNK;
+        const int64_t got = r < n ? kc : 0;
+        if (got)
+            cpu_weight_part(w, e, n0 + r, k0, kc, row);
+        if (got < whole)
+            memset(row + got, 0, (size_t)(whole - got) * sizeof *row);
+    }
+    return r;
 }
 
 /* Items' parts of x with nn <= FLOAT_ROWS rows of weights as floats. */
@@ -163,28 +183,20 @@ static void meet(const product *p, const float *rows, const float *const *part, 
                           c + i * TILE + r, TILE);
 }
 
-static void sums_many(const product *p, int64_t e, const float *const *x, int64_t m, int64_t n0, int64_t nn, float *c)
+/* Sums of items with weight rows n0 .. n0 + nn, which become floats a few at a time. */
+static void sums_floats(const product *p, int64_t e, const float *const *x, int64_t m, int64_t n0, int64_t nn, float *c)
 {
     const cpu_weight *w = &p->w;
     _Alignas(64) float rows[FLOAT_ROWS * KERN_CHUNK];
     const float *part[BLOCK];
     memset(c, 0, (size_t)(m * TILE) * sizeof *c);
     for (int64_t k0 = 0; k0 < w->k; k0 += KERN_CHUNK) {
-        int64_t kc = w->k - k0 < KERN_CHUNK ? w->k - k0 : KERN_CHUNK;
+        int64_t kc = cpu_min(w->k - k0, KERN_CHUNK);
         for (int64_t i = 0; i < m; i++)
             part[i] = x[i] + k0;
         for (int64_t r0 = 0, have; r0 < nn; r0 += have) {
-            have = nn - r0 < FLOAT_ROWS ? nn - r0 : FLOAT_ROWS;
-            const int64_t whole = (kc + KERN_LANES - 1) / KERN_LANES * KERN_LANES;
-            const int64_t tiled = (have + KERN_TILE - 1) / KERN_TILE * KERN_TILE;
-            for (int64_t r = 0; r < tiled; r++) {
-                float *row = rows + r * KERN_CHUNK;
-                const int64_t got = r < have ? kc : 0;
-                if (got)
-                    cpu_weight_part(w, e, n0 + r0 + r, k0, kc, row);
-                if (got < whole)
-                    memset(row + got, 0, (size_t)(whole - got) * sizeof *row);
-            }
+            have = cpu_min(nn - r0, FLOAT_ROWS);
+            const int64_t tiled = to_floats(w, e, n0 + r0, have, k0, kc, rows);
             if (r0 + have < nn)
                 fetch_rows(w, e, n0 + r0 + have, k0);
             else if (k0 + kc < w->k)
@@ -209,29 +221,6 @@ static void sums_panels(const product *p, const block *blk, int64_t n0, int64_t 
     for (int64_t b0 = 0; b0 < blocks; b0 += part)
         dot(panel, w->panel_bytes, (nn + PANEL_ROWS - 1) / PANEL_ROWS, x, blk->m, b0,
             blocks - b0 < part ? blocks - b0 : part, blocks, c, TILE);
-}
-
-/* Weights in panels with activations that must stay floats: 16 rows at a time as floats, then as any others. */
-static void sums_panels_float(const product *p, int64_t e, const float *const *x, int64_t m, int64_t n0, int64_t nn,
-                              float *c)
-{
-    const cpu_weight *w = &p->w;
-    _Alignas(64) float rows[FLOAT_ROWS * KERN_CHUNK];
-    const float *part[BLOCK];
-    memset(c, 0, (size_t)(m * TILE) * sizeof *c);
-    for (int64_t k0 = 0; k0 < w->k; k0 += KERN_CHUNK) {
-        int64_t kc = w->k - k0 < KERN_CHUNK ? w->k - k0 : KERN_CHUNK;
-        for (int64_t i = 0; i < m; i++)
-            part[i] = x[i] + k0;
-        for (int64_t r0 = 0; r0 < nn; r0 += FLOAT_ROWS) {
-            const int64_t have =
-                nn - r0 < FLOAT_ROWS ? (nn - r0 + PANEL_ROWS - 1) / PANEL_ROWS * PANEL_ROWS : FLOAT_ROWS;
-            for (int64_t r = 0; r < have; r += PANEL_ROWS)
-                panel_unpack(w->panel, w->p + e * w->e_stride + (n0 + r0 + r) / PANEL_ROWS * w->panel_bytes, k0, kc,
-                             rows + r * KERN_CHUNK, KERN_CHUNK);
-            meet(p, rows, part, m, have, kc, c + r0);
-        }
-    }
 }
 
 static void finish(const product *p, int64_t item, int64_t n0, int64_t nn, float *v)
@@ -304,13 +293,11 @@ static void sums_of(const product *p, const block *of, int64_t n0, int64_t nn, f
     int direct = !p->w.panel && p->w.f->dot && !p->w.quant.scale_format && p->w.k % KERN_LANES == 0;
     if (p->xq)
         sums_panels(p, &blk, n0, nn, c);
-    else if (p->w.panel)
-        sums_panels_float(p, blk.e, x, blk.m, n0, nn, c);
     else if (direct &&
              (blk.m <= FEW || p->w.f->block_bytes <= 2)) /* 16 bits: as fast as tiles, without making floats */
         sums_few(p, blk.e, x, blk.m, n0, nn, c);
     else
-        sums_many(p, blk.e, x, blk.m, n0, nn, c);
+        sums_floats(p, blk.e, x, blk.m, n0, nn, c);
 }
 
 static void product_chunk(void *ctx, int64_t chunk, uint32_t worker)
@@ -385,34 +372,71 @@ static void cut_tiles(const cpu_call *c, product *p)
     p->n_tiles = (p->w.n + p->tile - 1) / p->tile;
 }
 
-/* Cuts [0, items) into blocks and N into tiles, and makes of x what the sums need. scratch: x_scratch bytes.
- * Several blocks of integers have a multiple of `whole` items. Returns the end of what it took. */
-static uint8_t *prepare(cpu_call *c, product *p, int64_t whole, uint8_t *scratch)
+static int integers(const product *p)
 {
-    const int integers = p->w.panel && !p->exact;
-    if (!integers && p->x->format != INFER_FMT_F32) {
+    return p->w.panel && !p->exact;
+}
+
+/* Cuts the items of n products of one x into the same blocks: then chunks of one fit the integers of another. Several
+ * blocks of integers have whole tiles each, or, where tiles differ, are the block that all kinds of a table share. */
+static void cut_blocks(product *p, int n)
+{
+    int64_t most = BLOCK, whole = 0, items = p->items;
+    for (int i = 0; i < n; i++)
+        if (integers(&p[i])) {
+            const kern_panels *with = p[i].w.with;
+            most = with->block;
+            whole = whole && whole != with->tile ? most : with->tile;
+        }
+    int64_t n_blocks = (items + most - 1) / most, rows = (items + n_blocks - 1) / n_blocks;
+    if (n_blocks > 1 && whole)
+        rows = (rows + whole - 1) / whole * whole;
+    for (int i = 0; i < n; i++) {
+        p[i].block_rows = rows;
+        p[i].n_blocks = (items + rows - 1) / rows;
+    }
+}
+
+/* Makes of x what the sums need, floats or integers in the tiles of its blocks. Gives the end of what it took. */
+static uint8_t *make_x(cpu_call *c, product *p, uint8_t *scratch)
+{
+    if (integers(p)) {
+        const block *last = p->blocks ? &p->blocks[p->n_blocks - 1] : NULL;
+        const int64_t met = last ? last->first + last->m : p->items;
+        p->xq = scratch;
+        cpu_split(c->dev, met, p->w.k * 2, quantize_piece, p);
+        scratch += align64((uint64_t)(met * (p->w.k / PANEL_BLOCK)) * PANEL_X_BYTES);
+    } else if (p->x->format != INFER_FMT_F32) {
         convert_ctx v = {c, p->x, (float *)(void *)scratch};
         cpu_split(c->dev, c->rows * p->x->per_row, p->w.k, convert_piece, &v);
         p->xf = v.to;
         scratch += align64((uint64_t)(c->rows * p->x->per_row * p->w.k) * sizeof(float));
     }
-    if (!p->blocks) {
-        const int64_t most = integers ? p->w.with->block : BLOCK;
-        p->n_blocks = (p->items + most - 1) / most;
-        p->block_rows = (p->items + p->n_blocks - 1) / p->n_blocks;
-        if (integers && p->n_blocks > 1)
-            p->block_rows = (p->block_rows + whole - 1) / whole * whole;
-        p->n_blocks = (p->items + p->block_rows - 1) / p->block_rows;
-    }
-    if (integers) {
-        const block *last = p->blocks ? &p->blocks[p->n_blocks - 1] : NULL;
-        p->xq = scratch;
-        const int64_t met = last ? last->first + last->m : p->items;
-        cpu_split(c->dev, met, p->w.k * 2, quantize_piece, p);
-        scratch += align64((uint64_t)(met * (p->w.k / PANEL_BLOCK)) * PANEL_X_BYTES);
-    }
-    cut_tiles(c, p);
     return scratch;
+}
+
+/* Whether two products of one x need it in the same form. */
+static int same_x(const product *a, const product *b)
+{
+    return a->w.with == b->w.with && (!a->w.panel || a->w.panel->zero == b->w.panel->zero);
+}
+
+/* Prepares n products of one x and its items: first the blocks, as their integers lie in tiles of these. scratch: of
+ * the sum of their x_scratch. */
+static void prepare(cpu_call *c, product *p, int n, uint8_t *scratch)
+{
+    if (!p->blocks)
+        cut_blocks(p, n);
+    for (int i = 0; i < n; i++) {
+        int same = 0;
+        while (same < i && !same_x(&p[same], &p[i]))
+            same++;
+        p[i].xf = p[same].xf;
+        p[i].xq = p[same].xq;
+        if (same == i)
+            scratch = make_x(c, &p[i], scratch);
+        cut_tiles(c, &p[i]);
+    }
 }
 
 /* fn for each chunk of so much work, in products of two numbers. */
@@ -434,7 +458,7 @@ static void run_chunks(cpu_call *c, const product *p, cpu_chunk_fn fn, void *ctx
 
 static void run_product(cpu_call *c, product *p, uint8_t *scratch)
 {
-    (void)prepare(c, p, p->w.with ? p->w.with->tile : 1, scratch);
+    prepare(c, p, 1, scratch);
     run_chunks(c, p, product_chunk, p);
 }
 
@@ -517,7 +541,8 @@ void cpu_query_matmul(const infer_device *dev, const infer_op_desc *op, infer_op
 
 /* ---- GATED_MLP -------------------------------------------------------------------------------------------------- */
 
-/* Both products of one tile, and their activation, by one thread; the hidden rows stay floats. */
+/* Both products of one tile, and their activation, by one thread; the hidden rows stay floats. A chunk of the one is a
+ * chunk of the other: they have as many rows and the same blocks. */
 enum { GATE, UP };
 typedef struct gated {
     product of[2];
@@ -555,36 +580,6 @@ static void gated_chunk(void *ctx, int64_t chunk, uint32_t worker)
                               g->hidden + (blk.first + i) * g->of[GATE].w.n + n0, nn);
 }
 
-/* Prepares n products of one x and its items, with blocks in common. scratch: of the sum of their x_scratch. */
-static void prepare_all(cpu_call *c, product *p, int n, uint8_t *scratch)
-{
-    int64_t whole = 0; /* a tile; where tiles differ, the block that all kinds of a table have in common */
-    for (int i = 0; i < n; i++)
-        if (p[i].w.with && p[i].w.with->tile != whole)
-            whole = whole ? p[i].w.with->block : p[i].w.with->tile;
-    for (int i = 0; i < n; i++) {
-        int same = 0; /* an earlier one that needs x in the same form */
-        while (same < i &&
-               (p[same].w.with != p[i].w.with || (p[i].w.panel && p[same].w.panel->zero != p[i].w.panel->zero)))
-            same++;
-        if (same < i) {
-            p[i].xf = p[same].xf;
-            p[i].xq = p[same].xq;
-            p[i].n_blocks = p[same].n_blocks;
-            p[i].block_rows = p[same].block_rows;
-            cut_tiles(c, &p[i]);
-            continue;
-        }
-        scratch = prepare(c, &p[i], whole, scratch);
-    }
-    for (int i = 0; i < n; i++) /* integers come in whole tiles: blocks are as where those are */
-        for (int k = 0; k < n && !p[i].w.panel; k++)
-            if (p[k].w.panel) {
-                p[i].n_blocks = p[k].n_blocks;
-                p[i].block_rows = p[k].block_rows;
-            }
-}
-
 infer_status cpu_run_gated_mlp(cpu_call *c)
 {
     const cpu_view *x = cpu_in(c, 0);
@@ -596,7 +591,7 @@ infer_status cpu_run_gated_mlp(cpu_call *c)
         g.of[i] = (product){.c = c, .x = x, .x_div = 1, .items = rows, .scale = 1};
         cpu_weight_open(&g.of[i].w, c, 1 + i);
     }
-    prepare_all(c, g.of, 2, scratch);
+    prepare(c, g.of, 2, scratch);
     run_chunks(c, &g.of[GATE], gated_chunk, &g);
     const cpu_view h = {.p = c->scratch,
                         .format = INFER_FMT_F32,
@@ -649,7 +644,7 @@ infer_status cpu_run_qkv(cpu_call *c)
         p[i].bias = bias->p ? bias : NULL;
         cpu_weight_open(&p[i].w, c, 1 + i);
     }
-    prepare_all(c, p, QKV, c->scratch);
+    prepare(c, p, QKV, c->scratch);
     for (uint32_t i = 0; i < QKV; i++) {
         chunks += p[i].n_tiles * p[i].n_blocks;
         work += p[i].w.n * p[i].w.k * p[i].items;

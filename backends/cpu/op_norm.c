@@ -12,11 +12,6 @@ typedef struct norm_ctx {
     int centred;
 } norm_ctx;
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static void norm_row(const norm_ctx *n, int64_t row)
 {
     const cpu_call *c = n->c;
@@ -30,7 +25,7 @@ static void norm_row(const norm_ctx *n, int64_t row)
         const uint8_t *r = cpu_row(n->r, row);
         uint8_t *s = cpu_row(n->s, row);
         for (int64_t at = 0; at < d; at += CPU_SEGMENT) {
-            int64_t m = least(CPU_SEGMENT, d - at);
+            int64_t m = cpu_min(CPU_SEGMENT, d - at);
             float *to = cpu_target(n->s, s, at, bbuf);
             k->add(cpu_load(c, n->x, x, at, m, xbuf), cpu_load(c, n->r, r, at, m, wbuf), to, m);
             cpu_store(c, n->s, s, at, m, to);
@@ -40,19 +35,19 @@ static void norm_row(const norm_ctx *n, int64_t row)
     }
     if (n->centred) {
         for (int64_t at = 0; at < d; at += CPU_SEGMENT) {
-            int64_t m = least(CPU_SEGMENT, d - at);
+            int64_t m = cpu_min(CPU_SEGMENT, d - at);
             mean += k->sum(cpu_load(c, xv, x, at, m, xbuf), m);
         }
         mean /= (double)d;
     }
     for (int64_t at = 0; at < d; at += CPU_SEGMENT) {
-        int64_t m = least(CPU_SEGMENT, d - at);
+        int64_t m = cpu_min(CPU_SEGMENT, d - at);
         squares += k->sum_squares(cpu_load(c, xv, x, at, m, xbuf), mean, m);
     }
     float factor = (float)(1 / sqrt(squares / (double)d + (double)n->a.eps));
     uint8_t *y = cpu_row(n->y, row);
     for (int64_t at = 0; at < d; at += CPU_SEGMENT) {
-        int64_t m = least(CPU_SEGMENT, d - at);
+        int64_t m = cpu_min(CPU_SEGMENT, d - at);
         const float *w = n->w ? cpu_load(c, n->w, n->w->p, at, m, wbuf) : NULL;
         const float *b = n->b ? cpu_load(c, n->b, n->b->p, at, m, bbuf) : NULL;
         const float *from = cpu_load(c, xv, x, at, m, xbuf);

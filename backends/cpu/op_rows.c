@@ -6,11 +6,6 @@
 
 #include "op.h"
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- COPY ------------------------------------------------------------------------------------------------------ */
 
 typedef struct copy_ctx {
@@ -33,7 +28,7 @@ static infer_status copy_row(copy_ctx *x, int64_t r)
     for (int64_t at = 0; at < x->width; at += CPU_SEGMENT) {
         float buf[CPU_SEGMENT];
         const float *from = buf;
-        int64_t n = least(CPU_SEGMENT, x->width - at);
+        int64_t n = cpu_min(CPU_SEGMENT, x->width - at);
         if (x->w.p)
             cpu_weight_part(&x->w, r / x->w.n, r % x->w.n, at, n, buf);
         else
@@ -94,7 +89,7 @@ static void gather_piece(void *ctx, int64_t first, int64_t end, uint32_t worker)
         uint8_t *y = cpu_row(yv, r);
         for (int64_t at = 0; at < x->width; at += CPU_SEGMENT) {
             float buf[CPU_SEGMENT], *to = cpu_target(yv, y, at, buf);
-            int64_t n = least(CPU_SEGMENT, x->width - at);
+            int64_t n = cpu_min(CPU_SEGMENT, x->width - at);
             if (ids[r] < 0 || ids[r] >= x->w.n)
                 memset(to, 0, (size_t)n * sizeof *to);
             else
@@ -134,7 +129,7 @@ static void concat_piece(void *ctx, int64_t first, int64_t end, uint32_t worker)
             const cpu_view *xv = cpu_in(c, i);
             for (int64_t at = 0; at < xv->width; at += CPU_SEGMENT) {
                 float buf[CPU_SEGMENT];
-                int64_t n = least(CPU_SEGMENT, xv->width - at);
+                int64_t n = cpu_min(CPU_SEGMENT, xv->width - at);
                 cpu_store(c, yv, y, base + at, n, cpu_load(c, xv, cpu_row(xv, r), at, n, buf));
             }
             base += xv->width;
@@ -167,7 +162,7 @@ static void select_piece(void *ctx, int64_t first, int64_t end, uint32_t worker)
         int64_t row = from[r] < 0 ? r : from[r];
         for (int64_t at = 0; at < yv->width; at += CPU_SEGMENT) {
             float buf[CPU_SEGMENT];
-            int64_t n = least(CPU_SEGMENT, yv->width - at);
+            int64_t n = cpu_min(CPU_SEGMENT, yv->width - at);
             const float *x = row < xv->shape[0] ? cpu_load(c, xv, cpu_row(xv, row), at, n, buf) : zeros;
             cpu_store(c, yv, cpu_row(yv, r), at, n, x);
         }
@@ -208,7 +203,7 @@ static void element_piece(void *ctx, int64_t first, int64_t end, uint32_t worker
         uint8_t *yrow = cpu_row(yv, r);
         for (int64_t at = 0; at < yv->width; at += CPU_SEGMENT) {
             float abuf[CPU_SEGMENT], bbuf[CPU_SEGMENT], ybuf[CPU_SEGMENT];
-            int64_t n = least(CPU_SEGMENT, yv->width - at);
+            int64_t n = cpu_min(CPU_SEGMENT, yv->width - at);
             const float *a = cpu_load(c, av, arow, at, n, abuf);
             const float *b = brow ? cpu_load(c, bv, brow, at, n, bbuf) : NULL;
             float *y = cpu_target(yv, yrow, at, ybuf);
@@ -269,7 +264,7 @@ static void softmax_piece(void *ctx, int64_t first, int64_t end, uint32_t worker
         float most = -INFINITY;
         double sum = 0;
         for (int64_t at = 0; at < xv->width; at += CPU_SEGMENT) {
-            int64_t n = least(CPU_SEGMENT, xv->width - at);
+            int64_t n = cpu_min(CPU_SEGMENT, xv->width - at);
             c->k->scale(cpu_load(c, xv, row, at, n, buf), scale, 0, out, n);
             float m = c->k->max(out, n);
             most = m > most ? m : most;
@@ -277,7 +272,7 @@ static void softmax_piece(void *ctx, int64_t first, int64_t end, uint32_t worker
         /* Twice through the exponentials, so that no row-sized scratch is needed and y may be any format. */
         for (int pass = 0; pass < 2; pass++)
             for (int64_t at = 0; at < xv->width; at += CPU_SEGMENT) {
-                int64_t n = least(CPU_SEGMENT, xv->width - at);
+                int64_t n = cpu_min(CPU_SEGMENT, xv->width - at);
                 if (most == -INFINITY) {
                     memset(out, 0, (size_t)n * sizeof *out);
                 } else {
@@ -318,7 +313,7 @@ static void argmax_piece(void *ctx, int64_t first, int64_t end, uint32_t worker)
         float most = -INFINITY;
         for (int64_t at = 0; at < xv->width; at += CPU_SEGMENT) {
             float buf[CPU_SEGMENT];
-            int64_t n = least(CPU_SEGMENT, xv->width - at);
+            int64_t n = cpu_min(CPU_SEGMENT, xv->width - at);
             const float *x = cpu_load(c, xv, row, at, n, buf);
             /* A segment is looked at closely only when it has a new maximum, or nothing was found yet (an infinity of
              * the wrong sign, or NaNs). */

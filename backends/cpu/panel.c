@@ -299,15 +299,16 @@ void panel_tile(int64_t most, int64_t m, int64_t i, int64_t *first, int64_t *row
 void panel_quantize(const float *x, int64_t k, int32_t zero, uint8_t *tile, int64_t rows, int64_t r)
 {
     for (int64_t b = 0; b < k / PANEL_BLOCK; b++, x += PANEL_BLOCK, tile += rows * PANEL_X_BYTES) {
-        float peak = 0, d, inverse;
-        int finite = 1;
+        float d, inverse;
+        uint32_t most = 0;
         int32_t sum[2] = {0, 0};
         for (int i = 0; i < PANEL_BLOCK; i++) {
-            peak = fmaxf(peak, fabsf(x[i]));
-            finite &= isfinite(x[i]) != 0;
+            uint32_t bits;
+            memcpy(&bits, &x[i], sizeof bits);
+            bits &= 0x7FFFFFFFu;
+            most = bits > most ? bits : most;
         }
-        d = peak < 1e-30f ? 0 : peak / 32512.0f;
-        inverse = peak < 1e-30f || !finite ? 0 : 32512.0f / peak;
+        panel_step(most, &d, &inverse);
         for (int i = 0; i < PANEL_BLOCK; i++) {
             int32_t a = inverse == 0 ? 0 : (int32_t)lrintf(x[i] * inverse), hi = (a + 128 + 32768) / 256 - 128;
             int64_t at = (i / 4 * rows + r) * 4 + i % 4;
@@ -315,8 +316,6 @@ void panel_quantize(const float *x, int64_t k, int32_t zero, uint8_t *tile, int6
             tile[PANEL_X_LO * rows + at] = (uint8_t)(a - 256 * hi);
             sum[i / 16] += a;
         }
-        if (!finite)
-            d = NAN;
         panel_put_numbers(tile, rows, r, d, sum[0], sum[1], zero);
     }
 }
@@ -394,11 +393,6 @@ void panel_unpack(const panel_format *f, const uint8_t *panel, int64_t k0, int64
     }
 }
 
-static int has_min(const panel_format *f)
-{
-    return f->scale == PANEL_F16_MIN || f->scale == PANEL_K_MIN || f->scale == PANEL_K4_MIN;
-}
-
 /* Row r of a tile of R against the 16 rows of one block's codes, halves [h0, h1) of it as one sum. */
 static void add_rows(const uint8_t *codes, const uint8_t *tile, int64_t R, int64_t r, int t0, int t1,
                      int32_t sum[PANEL_ROWS])
@@ -447,7 +441,7 @@ static void dot(infer_format id, const uint8_t *panel, const uint8_t *x, int64_t
                     add_rows(codes, tile, rows, r, h * steps, (h + 1) * steps, sum);
                     for (int j = 0; j < PANEL_ROWS; j++) {
                         to[j] = fmaf((float)(sum[j] + n), scale[j] * d, to[j]);
-                        if (has_min(f))
+                        if (panel_has_min(f->scale))
                             to[j] = fmaf(min[j], ds, to[j]);
                     }
                 }

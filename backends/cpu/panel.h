@@ -62,6 +62,11 @@ typedef enum panel_scale {
     PANEL_K_I8,    /* head: d; halves: i8 s[16]; scale d * s */
 } panel_scale;
 
+static inline int panel_has_min(panel_scale s)
+{
+    return s == PANEL_F16_MIN || s == PANEL_K_MIN || s == PANEL_K4_MIN;
+}
+
 typedef struct panel_format {
     uint32_t low, high; /* bits of a code; low 0: not a format of panels */
     panel_scale scale;
@@ -134,6 +139,16 @@ static inline void panel_put_numbers(uint8_t *tile, int64_t R, int64_t r, float 
         memcpy(tile + (PANEL_X_D + 4 * i) * R + 4 * r, &f[i], 4);
         memcpy(tile + (PANEL_X_N + 4 * i) * R + 4 * r, &n[i], 4);
     }
+}
+
+/* A block's step d and what values are multiplied with, from the largest of their magnitudes' bits: both 0 below 1e-30,
+ * NaN and 0 where one is no finite number. */
+static inline void panel_step(uint32_t bits, float *d, float *inverse)
+{
+    float peak;
+    memcpy(&peak, &bits, sizeof peak);
+    *d = bits >= 0x7F800000u ? __builtin_nanf("") : peak < 1e-30f ? 0 : peak / 32512.0f;
+    *inverse = bits >= 0x7F800000u || peak < 1e-30f ? 0 : 32512.0f / peak;
 }
 
 extern const int8_t panel_mxfp4[16]; /* codes of MXFP4's nibbles: twice the value, and zero at 12 */
