@@ -19,7 +19,7 @@ typedef struct program {
     opts o;
     int verbose;
     int unwritten;      /* a line of the result could not be kept */
-    json_t *lists[4];   /* by outcome; a pass keeps none */
+    json_t *lists[4];   /* by outcome; of passes those with figures */
     uint32_t passed[8]; /* by tier */
     uint32_t run[8];
 } program;
@@ -27,15 +27,16 @@ typedef struct program {
 /* One row for a case of the JSON result. */
 static json_t *row(const infer_conform_case *c)
 {
-    static const char *const keys[] = {"", "case", "case", "op"};
+    static const char *const keys[] = {"case", "case", "case", "op"};
     json_t *r = json_pack("{ss%}", keys[c->outcome], c->name, strlen(c->name));
     if (r && c->outcome != INFER_CONFORM_FALLBACK)
         json_object_set_new(r, "tier", json_sprintf("T%u", c->tier));
     sbuf clean = {0};
     sbuf_add_utf8(&clean, c->detail, strlen(c->detail));
     if (r && !clean.failed)
-        json_object_set_new(r, c->outcome == INFER_CONFORM_FAIL ? "detail" : "reason",
-                            json_stringn(clean.p ? clean.p : "", clean.n));
+        json_object_set_new(
+            r, c->outcome == INFER_CONFORM_SKIP || c->outcome == INFER_CONFORM_FALLBACK ? "reason" : "detail",
+            json_stringn(clean.p ? clean.p : "", clean.n));
     sbuf_free(&clean);
     if (r && c->outcome == INFER_CONFORM_FAIL)
         json_object_set_new(r, "seed", json_integer((json_int_t)c->seed));
@@ -50,14 +51,15 @@ static void report(void *user, const infer_conform_case *c)
         p->run[c->tier]++;
         p->passed[c->tier] += c->outcome == INFER_CONFORM_PASS;
     }
+    int figures = c->outcome == INFER_CONFORM_PASS && *c->detail; /* of T7 */
     if (opt_int(&p->o, OPT_JSON)) {
-        if (c->outcome != INFER_CONFORM_PASS && json_array_append_new(p->lists[c->outcome], row(c)))
+        if ((figures || c->outcome != INFER_CONFORM_PASS) && json_array_append_new(p->lists[c->outcome], row(c)))
             p->unwritten = 1;
         return;
     }
     if (c->outcome == INFER_CONFORM_FAIL)
         printf("%-8s %s --seed %llu: %s\n", words[c->outcome], c->name, (unsigned long long)c->seed, c->detail);
-    else if (p->verbose || c->outcome == INFER_CONFORM_FALLBACK)
+    else if (p->verbose || figures || c->outcome == INFER_CONFORM_FALLBACK)
         printf("%-8s %s%s%s\n", words[c->outcome], c->name, *c->detail ? ": " : "", c->detail);
 }
 
@@ -90,11 +92,12 @@ static int print_json(program *p, const infer_conform_verdict *v)
 {
     char level[8];
     level_name(level, v->level);
-    json_t *j = json_pack("{so,ss,ss,ss,ss,sI,sI,sO,sO,sO}", "level", v->level < 0 ? json_null() : json_string(level),
-                          "backend", v->backend, "version", v->version, "device", v->device, "device_name",
-                          v->device_name, "seed", (json_int_t)opt_int(&p->o, OPT_SEED), "passed", (json_int_t)v->n_pass,
-                          "failures", p->lists[INFER_CONFORM_FAIL], "skipped", p->lists[INFER_CONFORM_SKIP],
-                          "fallbacks", p->lists[INFER_CONFORM_FALLBACK]);
+    json_t *j =
+        json_pack("{so,ss,ss,ss,ss,sI,sI,sO,sO,sO,sO}", "level", v->level < 0 ? json_null() : json_string(level),
+                  "backend", v->backend, "version", v->version, "device", v->device, "device_name", v->device_name,
+                  "seed", (json_int_t)opt_int(&p->o, OPT_SEED), "passed", (json_int_t)v->n_pass, "failures",
+                  p->lists[INFER_CONFORM_FAIL], "skipped", p->lists[INFER_CONFORM_SKIP], "fallbacks",
+                  p->lists[INFER_CONFORM_FALLBACK], "speed", p->lists[INFER_CONFORM_PASS]);
     char *text = j && !p->unwritten ? json_dumps(j, JSON_INDENT(1)) : NULL;
     if (text)
         puts(text);
@@ -140,7 +143,7 @@ int main(int argc, char **argv)
         goto out;
     }
     p.verbose = cli_log_level > 1;
-    for (int i = INFER_CONFORM_FAIL; i <= (int)INFER_CONFORM_FALLBACK; i++)
+    for (int i = 0; i <= (int)INFER_CONFORM_FALLBACK; i++)
         p.lists[i] = json_array();
     infer_conform_options opt = {.struct_size = sizeof(opt),
                                  .max_tier = (uint32_t)opt_int(&p.o, OPT_MAX_TIER),

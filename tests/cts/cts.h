@@ -134,8 +134,12 @@ void cts_t0_copy(cts_run *r);
 void cts_t0_queue(cts_run *r);
 void cts_t0_query(cts_run *r);
 void cts_t1_ops(cts_run *r);
-void cts_t2(cts_run *r); /* weight formats */
-void cts_t3(cts_run *r); /* the paged cache */
-void cts_t4(cts_run *r); /* programs */
+void cts_t2(cts_run *r);        /* weight formats */
+void cts_t3(cts_run *r);        /* the paged cache */
+void cts_t4(cts_run *r);        /* programs */
+void cts_t5(cts_run *r);        /* two devices */
+void cts_t6(cts_run *r);        /* faults */
+void cts_t6_closed(cts_run *r); /* those that open the device themselves: the core has closed it */
+void cts_t7(cts_run *r);        /* speed: passes carry their figures as detail */
 
 #endif

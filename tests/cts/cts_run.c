@@ -296,7 +296,15 @@ infer_status infer_conform_run(const infer_conform_options *given, infer_conform
     cts_t2(&r);
     cts_t3(&r);
     cts_t4(&r);
+    cts_t5(&r);
+    cts_t6(&r);
     infer_hal_close(r.dev); /* NULL where it could not be opened again */
+    r.dev = NULL;
+    cts_t6_closed(&r);
+    if (opt.max_tier >= 7 && !infer_hal_open(r.hal, r.row->id, &r.dev, err)) {
+        cts_t7(&r);
+        infer_hal_close(r.dev);
+    }
     r.verdict.level = level(&r);
     uint32_t n = out->struct_size;
     r.verdict.struct_size = n;

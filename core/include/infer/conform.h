@@ -2,8 +2,9 @@
  * The conformance kit: runs a backend through numbered tiers of cases and says which it passes. What infer-conform
  * prints, a program can get here. Part of the engine API.
  *
- * Tiers so far: T0 load, ABI, memory, copies, timelines, queries; T1 every op that the backend answers, against the
- * reference, at odd shapes and between guard zones.
+ * Tiers: T0 load, ABI, memory, copies, timelines, queries; T1 every op that the backend answers, against the reference,
+ * at odd shapes and between guard zones; T2 weight formats; T3 the paged cache over several steps; T4 programs; T5
+ * several devices; T6 faults; T7 speed, which is reported and cannot fail. docs/conformance.md says what each promises.
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INFER_CONFORM_H
@@ -33,7 +34,7 @@ typedef struct infer_conform_case {
     uint32_t reserved;
     uint64_t seed;      /* with `name` it repeats the case alone */
     const char *name;   /* "t0.copy.strided", "t1.rope.3"; of a fallback the op's name */
-    const char *detail; /* why it failed, was skipped or falls back; "" for a pass */
+    const char *detail; /* why it failed, was skipped or falls back and at what cost; figures of a T7 pass; else "" */
 } infer_conform_case;
 
 typedef struct infer_conform_options {
