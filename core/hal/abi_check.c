@@ -369,7 +369,7 @@ FIELD(infer_prof_record, end_ns, 56);
 FIELD(infer_prof_record, queue, 64);
 FIELD(infer_prof_record, reserved, 68);
 
-SIZE(infer_host, 152);
+SIZE(infer_host, 168);
 FIELD(infer_host, struct_size, 0);
 FIELD(infer_host, abi_major, 4);
 FIELD(infer_host, abi_minor, 8);
@@ -391,6 +391,8 @@ FIELD(infer_host, unpack, 120);
 FIELD(infer_host, pack, 128);
 FIELD(infer_host, replay, 136);
 FIELD(infer_host, op_check, 144);
+FIELD(infer_host, view_keep, 152);
+FIELD(infer_host, view_drop, 160);
 
 SIZE(infer_backend_ops, 416);
 FIELD(infer_backend_ops, struct_size, 0);

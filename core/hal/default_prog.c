@@ -131,6 +131,55 @@ infer_status hal_stock_build(const infer_graph_view *view, hal_stock **out)
     return INFER_OK;
 }
 
+/* What a newer producer has beyond our structs is not copied: the sizes say so. */
+static infer_graph_view *copy_view(bump *b, const infer_graph_view *view)
+{
+    infer_graph_view *v = take(b, sizeof *v);
+    infer_node *nodes = take(b, view->n_nodes * sizeof *nodes);
+    infer_slot_desc *slots = take(b, view->n_slots * sizeof *slots);
+    const infer_ext *next = keep_chain(b, view->next);
+    for (uint32_t i = 0; i < view->n_nodes; i++) {
+        const infer_node *from = node_at(view, i);
+        const infer_op_desc *op = keep_op(b, from->op);
+        const infer_operand *operands =
+            keep(b, from->operands, (uint64_t)(from->op->n_in + from->op->n_out) * sizeof *operands);
+        if (nodes)
+            nodes[i] = (infer_node){.op = op,
+                                    .operands = operands,
+                                    .counts = from->counts,
+                                    .scratch = from->scratch,
+                                    .comm = comm_of(view, from)};
+    }
+    for (uint32_t i = 0; slots && i < view->n_slots; i++) {
+        slots[i] = (infer_slot_desc){0};
+        memcpy(&slots[i], (const char *)view->slots + (uint64_t)i * view->slot_size,
+               view->slot_size < sizeof *slots ? view->slot_size : sizeof *slots);
+    }
+    if (v)
+        *v = (infer_graph_view){.struct_size = sizeof *v,
+                                .flags = view->flags,
+                                .next = next,
+                                .nodes = nodes,
+                                .slots = slots,
+                                .n_nodes = view->n_nodes,
+                                .node_size = sizeof *nodes,
+                                .n_slots = view->n_slots,
+                                .slot_size = sizeof *slots,
+                                .bucket = view->bucket};
+    return v;
+}
+
+infer_graph_view *hal_view_keep(const infer_graph_view *view)
+{
+    bump b = {0};
+    copy_view(&b, view);
+    b.base = infer_malloc((size_t)b.used);
+    if (!b.base)
+        return NULL;
+    b.used = 0;
+    return copy_view(&b, view);
+}
+
 void hal_stock_destroy(hal_stock *p)
 {
     infer_free(p);

@@ -176,6 +176,18 @@ static infer_status host_op_check(void *ctx, const infer_op_desc *op)
     return s ? s : info && info->ref ? INFER_OK : INFER_E_UNSUPPORTED;
 }
 
+static const infer_graph_view *host_view_keep(void *ctx, const infer_graph_view *view)
+{
+    (void)ctx;
+    return hal_view_keep(view);
+}
+
+static void host_view_drop(void *ctx, const infer_graph_view *view)
+{
+    (void)ctx;
+    infer_free((void *)(uintptr_t)view);
+}
+
 void hal_host_init(hal_backend *b)
 {
     b->host = (infer_host){
@@ -199,5 +211,7 @@ void hal_host_init(hal_backend *b)
         .pack = host_pack,
         .replay = host_replay,
         .op_check = host_op_check,
+        .view_keep = host_view_keep,
+        .view_drop = host_view_drop,
     };
 }

@@ -198,6 +198,8 @@ void hal_stock_rebind(hal_stock_exec *x, uint32_t slot, const infer_range *range
 infer_status hal_stock_submit(infer_hal_dev *d, const hal_stock_exec *x);
 void hal_stock_unbind(hal_stock_exec *x);
 /* host->replay */
+/* A copy of a view in one block of infer_malloc; NULL without memory. */
+infer_graph_view *hal_view_keep(const infer_graph_view *view);
 infer_status hal_replay(hal_backend *b, const infer_graph_view *view, const infer_range *slots, infer_queue *queue);
 
 /* ---- ref_backend.c ---- */

@@ -43,6 +43,8 @@ struct infer_weight {
 
 struct infer_program {
     uint32_t n_slots;
+    const infer_host *host;
+    const infer_graph_view *kept;
 };
 
 struct infer_exec {
@@ -280,8 +282,9 @@ static infer_status op_query(infer_device *dev, const infer_op_desc *ops, uint32
 
 static infer_status cmd_op(infer_queue *q, const infer_op_desc *op, const infer_op_args *args)
 {
-    (void)op;
     fake.comm = args->comm;
+    fake.last_op = op->op;
+    fake.last_offset = args->operands[args->n_operands - 1].offset;
     fake.drawn++;
     return detail(q->dev->host, fake.copy_status);
 }
@@ -407,9 +410,14 @@ void fake_add_weights(fake_plugin *p)
 static infer_status prog_build(infer_device *dev, const infer_graph_view *view, infer_program **out,
                                infer_program_info *info)
 {
-    (void)dev;
+    const infer_host *host = dev->host;
     infer_program *p = calloc(1, sizeof *p);
     p->n_slots = view->n_slots;
+    p->host = host;
+    if (fake.capture && !(p->kept = host->view_keep(host->ctx, view))) {
+        free(p);
+        return detail(host, INFER_E_NO_MEMORY);
+    }
     info->code_bytes = 300;
     info->scratch_bytes = 44;
     fake.programs++;
@@ -420,9 +428,11 @@ static infer_status prog_build(infer_device *dev, const infer_graph_view *view, 
 static infer_status prog_instantiate(infer_program *p, infer_queue *q, const infer_range *slots, uint32_t n,
                                      infer_exec **out)
 {
-    (void)q;
     if (n != p->n_slots)
         return INFER_E_INVALID;
+    infer_status s = p->kept ? p->host->replay(p->host->ctx, p->kept, slots, q) : INFER_OK;
+    if (s)
+        return s;
     infer_exec *x = calloc(1, sizeof *x);
     x->first = slots[0];
     fake.execs++;
@@ -459,6 +469,7 @@ static void exec_destroy(infer_exec *x)
 static void prog_destroy(infer_program *p)
 {
     fake.programs--;
+    p->host->view_drop(p->host->ctx, p->kept);
     free(p);
 }
 

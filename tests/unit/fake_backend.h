@@ -34,6 +34,9 @@ typedef struct fake_behaviour {
     /* programs */
     _Atomic int programs, execs, rebuilds;
     int rebuild; /* prog_update answers REBUILD */
+    int capture; /* prog_build keeps the view, prog_instantiate replays it, prog_submit does nothing */
+    infer_op_id last_op;
+    uint64_t last_offset; /* of the last op's last operand */
 } fake_behaviour;
 
 extern fake_plugin fake_plugins[FAKE_BACKENDS];

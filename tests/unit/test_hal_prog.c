@@ -312,6 +312,51 @@ static void test_failing_op(void **state)
     infer_hal_close(d);
 }
 
+/* A plugin that captures: the view outlives prog_build by a copy, and is replayed when the program is bound. */
+static void test_captured_program(void **state)
+{
+    (void)state;
+    fake_add_programs(&fake_plugins[0]);
+    fake.capture = 1;
+    infer_hal_dev *d = open_dev("fakea0");
+    small_graph *g = malloc(sizeof *g);
+    int comm;
+    make_graph(g);
+    g->node[1].comm = (infer_comm *)(void *)&comm;
+    infer_error e = {0};
+    infer_hal_prog *p = NULL;
+    infer_hal_exec *x = NULL;
+    infer_hal_buf b[3] = {0};
+    infer_range slots[3];
+    const uint64_t size[3] = {ACTS + 64, WEIGHTS, STEP};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(infer_hal_buf_alloc(d, size[i], INFER_LEDGER_KV, &b[i], &e), INFER_OK);
+        slots[i] = (infer_range){.buffer = b[i].h, .size = size[i]};
+    }
+    slots[0].offset = 64;
+    slots[0].size = ACTS;
+    if (infer_hal_prog_build(d, &g->view, &p, NULL, &e))
+        fail_msg("%s", e.text);
+    memset(g, 0xA5, sizeof *g);
+    free(g);
+    assert_int_equal(fake.drawn, 0);
+    if (infer_hal_exec_create(p, slots, 3, &x, &e))
+        fail_msg("%s", e.text);
+    assert_int_equal(fake.drawn, 2);
+    assert_int_equal(fake.last_op, INFER_OP_RMS_NORM);
+    assert_int_equal(fake.last_offset, 64 + OFF_Z);
+    assert_ptr_equal(fake.comm, &comm);
+    infer_hal_exec_destroy(x);
+    x = NULL;
+    fake.copy_status = INFER_E_UNSUPPORTED; /* an op that fails while it is captured */
+    assert_int_equal(infer_hal_exec_create(p, slots, 3, &x, &e), INFER_E_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "op 0 (matmul)"));
+    infer_hal_prog_destroy(p);
+    for (int i = 0; i < 3; i++)
+        infer_hal_buf_free(&b[i]);
+    infer_hal_close(d);
+}
+
 static void test_plugin_program(void **state)
 {
     (void)state;
@@ -643,6 +688,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stock_program, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_views, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failing_op, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_captured_program, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plugin_program, setup, teardown),
         cmocka_unit_test_setup_teardown(test_weights, setup, teardown),
         cmocka_unit_test_setup_teardown(test_weight_stream, setup, teardown),

@@ -65,6 +65,7 @@ enum opt_id {
     OPT_BACKEND_PATH,
     OPT_BACKEND_OPTION,
     OPT_MODULE_CHECK,
+    OPT_VALIDATE,
     OPT_ALLOW_CPU_FALLBACK,
     /* text and sampling */
     OPT_PROMPT,

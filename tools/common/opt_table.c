@@ -99,6 +99,8 @@ const opt_row opt_rows[] = {
      "first load a module in a process of its own: once a boot, each time, or not at all", 0},
     {OPT_MODULE_CHECK, "module-check", "", PROG_PROBE, OPT_CHOICE, "cached|always|never", "always", 0, 0, G_PLACE,
      "first load a module in a process of its own: once a boot, each time, or not at all", 0},
+    {OPT_VALIDATE, "validate", "", LOADS, OPT_FLAG, 0, 0, 0, 0, G_PLACE,
+     "check the arguments of every call to a backend: slow, for who writes one", 0},
     {OPT_ALLOW_CPU_FALLBACK, "allow-cpu-fallback", "", LOADS, OPT_FLAG, 0, 0, 0, 0, G_PLACE,
      "run on the processor when an asked device is absent", 0},
 

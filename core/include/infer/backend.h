@@ -394,11 +394,16 @@ typedef struct infer_host {
     /* n elements of a format to or from float (quant.h; n a multiple of the block). UNSUPPORTED: unknown format. */
     infer_status (*unpack)(void *ctx, infer_format format, const void *src, float *dst, uint64_t n);
     infer_status (*pack)(void *ctx, infer_format format, const float *src, void *dst, uint64_t n);
-    /* Replays a view's ops through the plugin's own cmd_op onto a queue: for capture inside prog_instantiate. */
+    /* Replays a view's ops (see view_keep) through the plugin's own cmd_op onto a queue: for capture inside
+     * prog_instantiate. */
     infer_status (*replay)(void *ctx, const infer_graph_view *view, const infer_range *slots, infer_queue *queue);
     /* Whether ref_op takes this descriptor: OK, UNSUPPORTED (op id, revision, an unknown bit, a format) or INVALID
      * (shapes or attributes disagree). For plugins that answer op_query on the strength of ref_op. */
     infer_status (*op_check)(void *ctx, const infer_op_desc *op);
+    /* A copy of a view with all that it points to (but for communicators), which stays after prog_build: for replay
+     * later. The plugin owns it until view_drop (NULL is fine). NULL: no memory. */
+    const infer_graph_view *(*view_keep)(void *ctx, const infer_graph_view *view);
+    void (*view_drop)(void *ctx, const infer_graph_view *view);
 } infer_host;
 
 /* ---- The backend's table --------------------------------------------------------------------------------- */
