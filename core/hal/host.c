@@ -5,10 +5,12 @@
  */
 #include "config.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/cache.h"
 #include "base/clock.h"
 #include "hal/internal.h"
 #include "ops/ops.h"
@@ -77,10 +79,22 @@ static void host_free(void *ctx, void *p)
     infer_free_aligned(p);
 }
 
+/* Where nobody says otherwise a backend's "cache_dir" is a folder of its own in the user's cache. */
+static const char *cache_dir(hal_backend *b)
+{
+    static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&mu);
+    if (!b->cache_dir[0] && !infer_cache_folder(b->name, b->cache_dir, sizeof b->cache_dir))
+        b->cache_dir[0] = 0;
+    pthread_mutex_unlock(&mu);
+    return b->cache_dir[0] ? b->cache_dir : NULL;
+}
+
 static const char *host_config_get(void *ctx, const char *key)
 {
     hal_backend *b = ctx;
-    return b->hal->config ? b->hal->config(b->hal->user, b->name, key) : NULL;
+    const char *v = b->hal->config ? b->hal->config(b->hal->user, b->name, key) : NULL;
+    return v || strcmp(key, "cache_dir") != 0 ? v : cache_dir(b);
 }
 
 static uint64_t host_clock_ns(void *ctx)

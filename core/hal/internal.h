@@ -30,8 +30,9 @@ typedef struct hal_backend {
     infer_plugin_desc desc; /* full-size copy; valid where status is OK or probing failed */
     int loaded;
     infer_status status;
-    char reason[256]; /* for status; while the plugin is asked: its last log line */
-    infer_host host;  /* what this plugin sees; ctx is this struct */
+    char reason[256];    /* for status; while the plugin is asked: its last log line */
+    char cache_dir[512]; /* what the setting of this name says where the user does not; "": not looked up, or none */
+    infer_host host;     /* what this plugin sees; ctx is this struct */
     infer_backend_ops ops;
     uint32_t has;
     int inited, probed;

@@ -97,6 +97,7 @@ static cl_uint parts_of(uint32_t sources, const char **text, size_t *bytes)
         PART(OCL_SOURCE_ATTN, attn),
         PART(OCL_SOURCE_MOE, moe),
         PART(OCL_SOURCE_MATMUL, matmul),
+        PART(OCL_SOURCE_SAMPLE, sample),
 #undef PART
     };
     cl_uint n = 0;

@@ -43,6 +43,7 @@ static const op_row table[INFER_OP_COUNT] = {
     OP(KV_UNPACK, move, 1),
     OP(KV_MOVE, move, 1),
     OP(STATE_COPY, move, 1),
+    OP(SAMPLE, sample, 0),
     OP(IDS_SELECT, select, 0),
     OP(ROWS_SELECT, select, 0),
     OP(LORA_SHRINK, matmul, 0),

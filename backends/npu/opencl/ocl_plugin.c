@@ -70,6 +70,12 @@ static const infer_backend_ops ops = {
     .tl_query = ocl_tl_query,
     .tl_wait = ocl_tl_wait,
     .tl_signal_host = ocl_tl_signal_host,
+    .prog_build = ocl_prog_build,
+    .prog_instantiate = ocl_prog_instantiate,
+    .prog_update = ocl_prog_update,
+    .prog_submit = ocl_prog_submit,
+    .exec_destroy = ocl_exec_destroy,
+    .prog_destroy = ocl_prog_destroy,
 };
 
 #if defined(__SANITIZE_THREAD__)

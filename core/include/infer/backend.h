@@ -375,7 +375,8 @@ typedef struct infer_host {
     /* Host memory; align a power of two. NULL: none. */
     void *(*alloc)(void *ctx, uint64_t bytes, uint32_t align);
     void (*free)(void *ctx, void *p);
-    /* A setting of this backend ("threads", "isa", …) or NULL. Borrowed until the backend is closed. */
+    /* A setting of this backend ("threads", "isa", …) or NULL. Borrowed until the backend is closed. "cache_dir" is a
+     * folder of the backend's own, with mode 0700, for what it compiles; NULL: it goes without. */
     const char *(*config_get)(void *ctx, const char *key);
     uint64_t (*clock_ns)(void *ctx);
     /* Processors (as operating-system numbers) near a NUMA node (-1: all allowed), in binding order: first one thread

@@ -42,7 +42,7 @@ __kernel void moe_route(const G uchar *x, G uchar *ids, G uchar *w, const G ucha
         best = group_best(top, best, tmp, tmi);
         if (lane == 0) {
             ((G int *)(ids + at(&p.ids, row)))[j] = best;
-            chosen[j] = best < 0 ? NAN : score[best];
+            chosen[j] = best < 0 ? 0.0f : score[best]; /* none: infinite logits under softmax */
             if (best >= 0)
                 score[best] = NAN;
         }

@@ -1,0 +1,197 @@
+/* Sampling, one work-group a row, without a sort: candidates have a 64-bit key that rises in their order (falling logit,
+ * then rising id), and every cut is the place where a count or a sum over the keys below it reaches its mark, found by
+ * halving. Sums are taken in the same order each time, so that they rise with the key. SPDX-License-Identifier: Apache-2.0
+ */
+
+typedef struct sample_row {
+    float temperature, top_p, min_p;
+    int top_k;
+    float repetition, presence, frequency;
+    int counts_row;
+    ulong seed, position;
+    uint bias_first, bias_count, flags, reserved;
+} sample_row;
+
+#if LANES == 1
+#define SYNC()
+#else
+#define SYNC() barrier(CLK_GLOBAL_MEM_FENCE | CLK_LOCAL_MEM_FENCE)
+#endif
+
+/* Larger logits have smaller keys; +0 and -0 are one number. */
+ulong key_of(float z, int id)
+{
+    uint u = as_uint(z == 0 ? 0.0f : z);
+    u = u & 0x80000000u ? u : ~(u | 0x80000000u);
+    return (ulong)u << 32 | (uint)id;
+}
+
+/* Numbers or shares of the candidates below a key, by all lanes; long sums in parts of 64 terms. */
+float below(const G float *z, const G float *p, int n, ulong key, L float *tmp)
+{
+    float sum = 0, part = 0;
+    int k = 0;
+    for (int i = get_local_id(0); i < n; i += LANES) {
+        if (z[i] != -INFINITY && key_of(z[i], i) < key)
+            part += p ? p[i] : 1.0f;
+        if (++k % 64 == 0) {
+            sum += part;
+            part = 0;
+        }
+    }
+    return group_sum(sum + part, tmp);
+}
+
+/* The least key below which the measure reaches mark (strict: exceeds it), between lo, which does not, and hi. */
+ulong cut(const G float *z, const G float *p, int n, ulong lo, ulong hi, float mark, int strict, L float *tmp)
+{
+    while (hi - lo > 1) {
+        ulong mid = lo + (hi - lo) / 2;
+        float m = below(z, p, n, mid, tmp);
+        if (strict ? m > mark : m >= mark)
+            hi = mid;
+        else
+            lo = mid;
+    }
+    return hi;
+}
+
+float uniform_of(ulong seed, ulong position)
+{
+    ulong x = seed + (position + 1) * 0x9E3779B97F4A7C15UL;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9UL;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBUL;
+    x ^= x >> 31;
+    return (float)(x >> 40) * (1.0f / 16777216.0f);
+}
+
+/* The best candidate whose key is above `after` (0: the best of all); -1: none. */
+int best_after(const G float *z, int n, ulong after, L float *tmp, L int *tmi)
+{
+    int best = -1;
+    float most = 0;
+    for (int i = get_local_id(0); i < n; i += LANES)
+        if (z[i] != -INFINITY && (best < 0 || z[i] > most) && (!after || key_of(z[i], i) > after)) {
+            most = z[i];
+            best = i;
+        }
+    return group_best(most, best, tmp, tmi);
+}
+
+/* All of z's candidates are candidates; top: the best of them. */
+int draw(const sample_row *r, const G float *z, G float *p, int n, int top, L float *tmp, L int *tmi)
+{
+    ulong none = key_of(-INFINITY, 0), first = key_of(z[top], top), end = none;
+    for (int i = get_local_id(0); i < n; i += LANES)
+        p[i] = z[i] == -INFINITY ? 0.0f : exp((z[i] - z[top]) / r->temperature);
+    SYNC();
+    if (r->top_k > 0 && r->top_k < n && below(z, 0, n, none, tmp) > (float)r->top_k)
+        end = cut(z, 0, n, first, none, (float)r->top_k, 0, tmp);
+    if (r->top_p < 1) {
+        float mark = r->top_p * below(z, p, n, end, tmp);
+        end = mark > 0 ? cut(z, p, n, first, end, mark, 0, tmp) : first + 1;
+    }
+    if (r->min_p > 0) { /* a share's order is the key's: leave what is too small out of all sums */
+        for (int i = get_local_id(0); i < n; i += LANES)
+            if (p[i] < r->min_p && i != top)
+                p[i] = 0;
+        SYNC();
+    }
+    float mark = uniform_of(r->seed, r->position) * below(z, p, n, end, tmp);
+    if (below(z, p, n, end, tmp) > mark)
+        return (int)(uint)(cut(z, p, n, first, end, mark, 1, tmp) - 1);
+    /* rounding only: the last one kept */
+    int last = -1;
+    float least = 0;
+    for (int i = get_local_id(0); i < n; i += LANES)
+        if (p[i] > 0 && key_of(z[i], i) < end && (last < 0 || z[i] <= least)) {
+            least = z[i];
+            last = i;
+        }
+    return group_best(-least, last, tmp, tmi);
+}
+
+__kernel void sample(const G uchar *x, const G uchar *params, const G uchar *counts_p, const G uchar *bias,
+                     const G uchar *mask_p, G uchar *ids, G uchar *lp, G uchar *top_ids, G uchar *top_lp, G uchar *scratch,
+                     const G uchar *step, const ocl_sample p)
+{
+    SCRATCH_F(tmp);
+    SCRATCH_I(tmi);
+    int row = get_group_id(0), lane = get_local_id(0), n = p.x.width;
+    if (row >= rows_of(step, &p.rows))
+        return;
+    G float *z = (G float *)(scratch + p.z_off) + (long)row * 2 * n, *share = z + n;
+    const sample_row r = *(const G sample_row *)(params + at(&p.params, row));
+    const G ushort *counts = 0;
+    const G uint *mask = 0;
+    if (p.counts.fmt && r.counts_row >= 0 && r.counts_row < p.n_counts)
+        counts = (const G ushort *)(counts_p + at(&p.counts, r.counts_row));
+    if (p.mask.fmt && r.flags & 1u)
+        mask = (const G uint *)(mask_p + at(&p.mask, row));
+    x += at(&p.x, row);
+    for (int i = lane; i < n; i += LANES) {
+        float v = ld(x, p.x.fmt, i);
+        if (counts) {
+            uint entry = counts[i], times = entry & 0x7FFFu;
+            if (entry && r.repetition > 0 && r.repetition != 1)
+                v = v > 0 ? v / r.repetition : v * r.repetition;
+            if (times)
+                v -= r.presence + r.frequency * (float)times;
+        }
+        z[i] = v;
+    }
+    SYNC();
+    for (ulong i = 0; p.bias.fmt && i < r.bias_count && lane == 0; i++) {
+        ulong which = (ulong)r.bias_first + i;
+        if (which >= (ulong)p.n_bias)
+            break;
+        const G uchar *b = bias + at(&p.bias, which);
+        int id = *(const G int *)b;
+        if (id >= 0 && id < n)
+            z[id] += *(const G float *)(b + 4);
+    }
+    SYNC();
+    for (int i = lane; i < n; i += LANES) {
+        int forbidden = mask && !(mask[i / 32] >> (i % 32) & 1u);
+        z[i] = forbidden || isnan(z[i]) ? -INFINITY : fmin(z[i], FLT_MAX);
+    }
+    SYNC();
+    int top = best_after(z, n, 0, tmp, tmi), id = top;
+    float lse = 0, part = 0;
+    for (int i = lane, k = 0; top >= 0 && i < n; i += LANES) {
+        part += z[i] == -INFINITY ? 0.0f : exp(z[i] - z[top]);
+        if (++k % 64 == 0) {
+            lse += part;
+            part = 0;
+        }
+    }
+    lse = log(group_sum(lse + part, tmp));
+    for (int t = 0, c = top; t < p.n_top; t++) {
+        if (lane == 0) {
+            ((G int *)(top_ids + at(&p.top_ids, row)))[t] = c;
+            st(top_lp + at(&p.top_lp, row), p.top_lp.fmt, t, c < 0 ? NAN : z[c] - z[top] - lse);
+        }
+        c = c < 0 ? -1 : best_after(z, n, key_of(z[c], c), tmp, tmi);
+    }
+    if (top >= 0 && r.temperature > 0)
+        id = draw(&r, z, share, n, top, tmp, tmi);
+    if (lane == 0) {
+        ((G int *)(ids + p.ids_off))[row] = id;
+        st(lp + p.lp_off, p.lp_fmt, row, id < 0 ? NAN : z[id] - z[top] - lse);
+    }
+}
+
+/* After all rows: rows may share a counts row. One work-item. */
+__kernel void count_ids(const G uchar *params, G uchar *counts_p, const G uchar *ids, const G uchar *step,
+                        const ocl_sample p)
+{
+    int rows = rows_of(step, &p.rows);
+    for (int i = 0; i < rows; i++) {
+        int which = ((const G sample_row *)(params + at(&p.params, i)))->counts_row, id = ((const G int *)(ids + p.ids_off))[i];
+        if (which < 0 || which >= p.n_counts || id < 0)
+            continue;
+        G ushort *c = (G ushort *)(counts_p + at(&p.counts, which)) + id;
+        if ((*c & 0x7FFFu) < 0x7FFFu)
+            (*c)++;
+    }
+}
