@@ -78,7 +78,9 @@ static infer_status backend_fail(hal_backend *b, infer_status s, const infer_err
 {
     b->status = s;
     snprintf(b->reason, sizeof b->reason, "%.255s", e->text);
-    infer_log_write(&b->hal->log, INFER_LOG_WARN, "hal", "backend %s: %s", b->name, b->reason);
+    /* a module for a library or device that this machine does not have is no fault */
+    infer_log_write(&b->hal->log, s == INFER_E_NO_DEVICE ? INFER_LOG_INFO : INFER_LOG_WARN, "hal", "backend %s: %s",
+                    b->name, b->reason);
     return s;
 }
 

@@ -149,12 +149,22 @@ static void test_cpu(void **state)
     check("cpu0", NULL);
 }
 
+static void test_opencl(void **state)
+{
+    (void)state;
+    if (!rig_has("opencl0"))
+        skip();
+    check("opencl0", NULL);
+}
+
 static void test_split(void **state)
 {
     (void)state;
     check("ref0,sim0", "1,1");
     if (rig_has("cpu0"))
         check("cpu0,sim0", "1,1");
+    if (rig_has("cpu0") && rig_has("opencl0"))
+        check("cpu0,opencl0", "1,1");
 }
 
 /* ---- Kinds of output ---------------------------------------------------------------------------------------- */
@@ -238,8 +248,8 @@ static void test_outputs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ref),   cmocka_unit_test(test_sim),     cmocka_unit_test(test_cpu),
-        cmocka_unit_test(test_split), cmocka_unit_test(test_outputs),
+        cmocka_unit_test(test_ref),    cmocka_unit_test(test_sim),   cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_opencl), cmocka_unit_test(test_split), cmocka_unit_test(test_outputs),
     };
     rig_watchdog(300);
     return cmocka_run_group_tests(tests, NULL, NULL);

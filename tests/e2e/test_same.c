@@ -244,6 +244,15 @@ static void test_cpu(void **state)
     check_one((rig_options){.model = rig_golden("qwen3moe"), .devices = "cpu0"}, "qwen3moe on cpu0");
 }
 
+static void test_opencl(void **state)
+{
+    (void)state;
+    if (!rig_has("opencl0"))
+        skip();
+    check_one((rig_options){.model = rig_golden("llama"), .devices = "opencl0"}, "llama on opencl0");
+    check_one((rig_options){.model = rig_golden("qwen3moe"), .devices = "opencl0"}, "qwen3moe on opencl0");
+}
+
 /* The quantised cache needs heads of whole blocks; quantised weights come with it. */
 static void test_cache_types(void **state)
 {
@@ -256,6 +265,8 @@ static void test_cache_types(void **state)
         check_one((rig_options){.model = model, .devices = "cpu0", .cache_type = "q8_0"}, "q8_0 cache on cpu0");
         check_one((rig_options){.model = model, .devices = "cpu0", .cache_type = "f8_e4m3"}, "f8_e4m3 cache on cpu0");
     }
+    if (rig_has("opencl0"))
+        check_one((rig_options){.model = model, .devices = "opencl0", .cache_type = "q8_0"}, "q8_0 cache on opencl0");
 }
 
 /* A layer a device. The same arithmetic on both: bit for bit what one of them gives. */
@@ -358,8 +369,9 @@ static void test_two_models(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ref),   cmocka_unit_test(test_cpu),       cmocka_unit_test(test_cache_types),
-        cmocka_unit_test(test_split), cmocka_unit_test(test_split_cpu), cmocka_unit_test(test_two_models),
+        cmocka_unit_test(test_ref),         cmocka_unit_test(test_cpu),   cmocka_unit_test(test_opencl),
+        cmocka_unit_test(test_cache_types), cmocka_unit_test(test_split), cmocka_unit_test(test_split_cpu),
+        cmocka_unit_test(test_two_models),
     };
     rig_watchdog(600);
     make_wishes();

@@ -21,6 +21,20 @@ static const ocl_tune tune_gpu = {.lanes = 128,
                                   .tile = 64,
                                   .tile_from = 9};
 
+/* The table's row: by type of device, or as the setting "tune" says. */
+static infer_status choose_tune(infer_device *dev)
+{
+    const char *want = dev->host->config_get(dev->host->ctx, "tune");
+    dev->tune = dev->is_cpu ? &tune_cpu : &tune_gpu;
+    if (!want || !strcmp(want, "auto"))
+        return INFER_OK;
+    dev->tune = !strcmp(want, "items") ? &tune_cpu : &tune_gpu;
+    return !strcmp(want, "items") || !strcmp(want, "lanes")
+               ? INFER_OK
+               : ocl_fail(dev->host, INFER_E_INVALID, "opencl: setting tune: \"%.20s\" is none of auto, items, lanes",
+                          want);
+}
+
 void ocl_text(const cl_api *cl, cl_device_id id, cl_device_info what, char *out, size_t cap)
 {
     char text[512];
@@ -64,12 +78,13 @@ infer_status ocl_dev_open(const infer_host *host, uint32_t index, infer_device *
     dev->max_buffer = ocl_number(cl, id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
     dev->local_bytes = ocl_number(cl, id, CL_DEVICE_LOCAL_MEM_SIZE);
     dev->units = (uint32_t)ocl_number(cl, id, CL_DEVICE_MAX_COMPUTE_UNITS);
-    dev->tune = dev->is_cpu ? &tune_cpu : &tune_gpu;
     dev->cache_dir = host->config_get(host->ctx, "cache_dir");
     pthread_mutex_init(&dev->mu, NULL);
-    infer_status s = INFER_E_UNSUPPORTED;
-    if (ocl_number(cl, id, CL_DEVICE_MAX_WORK_GROUP_SIZE) < 256 && !dev->is_cpu) {
-        ocl_fail(host, s, "opencl: %s takes work-groups of less than 256", dev->name);
+    infer_status s = choose_tune(dev);
+    if (s)
+        goto err_dev;
+    if (ocl_number(cl, id, CL_DEVICE_MAX_WORK_GROUP_SIZE) < 256 && dev->tune->lanes > 1) {
+        s = ocl_fail(host, INFER_E_UNSUPPORTED, "opencl: %s takes work-groups of less than 256", dev->name);
         goto err_dev;
     }
     dev->context = cl->CreateContext(NULL, 1, &id, NULL, NULL, &e);
@@ -120,7 +135,7 @@ infer_status ocl_dev_props(infer_device *dev, infer_device_props *out)
                             .simd_width = dev->tune->lanes};
     for (uint32_t f = 0; f < INFER_FMT_COUNT; f++)
         p.formats |= (uint64_t)(ocl_format_bytes(f, 256) != 0) << f;
-    snprintf(p.isa, sizeof p.isa, "OpenCL C 1.2, %s", dev->is_cpu ? "long work-items" : "lanes");
+    snprintf(p.isa, sizeof p.isa, "OpenCL C 1.2, %s", dev->tune->lanes == 1 ? "long work-items" : "lanes");
     ocl_put(out, &p, sizeof p);
     return INFER_OK;
 }

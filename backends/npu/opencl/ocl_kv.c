@@ -127,7 +127,8 @@ infer_status ocl_run_move(ocl_call *c)
                   .bytes = (int32_t)ocl_format_bytes(pool->format, (uint64_t)pool->shape[3])};
     ocl_launch_init(&l, c, program, "kv_move", (const int[]){move ? out : 0, out, 1, move ? 2 : 1, -1}, 5, &p,
                     sizeof p);
-    size_t each = c->dev->tune->each, lanes = c->dev->is_cpu ? 1 : 64, items = ((size_t)p.bytes + each - 1) / each;
+    size_t each = c->dev->tune->each, lanes = c->dev->tune->lanes == 1 ? 1 : 64,
+           items = ((size_t)p.bytes + each - 1) / each;
     return ocl_emit(c, &l, (items + lanes - 1) / lanes, (size_t)p.heads,
                     move ? 1 : (size_t)p.rows.cap * (size_t)p.block_size, lanes, 1);
 }

@@ -141,13 +141,7 @@ static infer_status multiply(ocl_call *c, const product *m)
     if (tiles)
         return ocl_emit(c, &l, (n + t->tile - 1) / t->tile, (rows + t->tile - 1) / t->tile, 1, 256, 1);
     size_t columns = t->mv_columns * t->mv_serial, each = one ? 1 : t->mv_rows;
-    l.dims = 2;
-    l.group[0] = t->mv_lanes;
-    l.group[1] = t->mv_columns;
-    l.group[2] = l.global[2] = 1;
-    l.global[0] = (n + columns - 1) / columns * t->mv_lanes;
-    l.global[1] = (rows + each - 1) / each * t->mv_columns;
-    return c->sink(c->ctx, &l);
+    return ocl_emit(c, &l, (n + columns - 1) / columns, (rows + each - 1) / each, 1, t->mv_lanes * t->mv_columns, 1);
 }
 
 /* Tiles add along K in another order than the kernels for few rows. */

@@ -300,7 +300,7 @@ infer_status ocl_emit(ocl_call *c, ocl_launch *l, size_t g0, size_t g1, size_t g
 infer_status ocl_emit_each(ocl_call *c, ocl_launch *l, int64_t width, int64_t n)
 {
     /* a work-group of 64 elements; kernels test their range */
-    size_t each = c->dev->tune->each, lanes = c->dev->is_cpu ? 1 : 64;
+    size_t each = c->dev->tune->each, lanes = c->dev->tune->lanes == 1 ? 1 : 64;
     size_t items = ((size_t)width + each - 1) / each;
     return ocl_emit(c, l, (items + lanes - 1) / lanes, (size_t)n, 1, lanes, 1);
 }

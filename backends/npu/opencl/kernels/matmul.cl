@@ -55,11 +55,11 @@ float total(acc_t s)
 }
 #else
 typedef float acc_t;
-#define MAC1(s, a, b, i) s = fma((a).s##i, (b).s##i, s);
-#define MAC(s, a, b)                                                                                                   \
-    MAC1(s, a, b, 0) MAC1(s, a, b, 1) MAC1(s, a, b, 2) MAC1(s, a, b, 3) MAC1(s, a, b, 4) MAC1(s, a, b, 5)              \
-    MAC1(s, a, b, 6) MAC1(s, a, b, 7) MAC1(s, a, b, 8) MAC1(s, a, b, 9) MAC1(s, a, b, a) MAC1(s, a, b, b)              \
-    MAC1(s, a, b, c) MAC1(s, a, b, d) MAC1(s, a, b, e) MAC1(s, a, b, f)
+#define MAC1(S, A, B, i) S = fma((A).s##i, (B).s##i, S);
+#define MAC(S, A, B)                                                                                                   \
+    MAC1(S, A, B, 0) MAC1(S, A, B, 1) MAC1(S, A, B, 2) MAC1(S, A, B, 3) MAC1(S, A, B, 4) MAC1(S, A, B, 5)              \
+    MAC1(S, A, B, 6) MAC1(S, A, B, 7) MAC1(S, A, B, 8) MAC1(S, A, B, 9) MAC1(S, A, B, a) MAC1(S, A, B, b)              \
+    MAC1(S, A, B, c) MAC1(S, A, B, d) MAC1(S, A, B, e) MAC1(S, A, B, f)
 #define total(s) (s)
 #endif
 
@@ -69,7 +69,7 @@ typedef float acc_t;
                        const ocl_mm p)                                                                                 \
     {                                                                                                                  \
         RED(R);                                                                                                        \
-        int lane = get_local_id(0), part = get_local_id(1), r0 = (int)get_group_id(1) * R;                             \
+        int lane = get_local_id(0) % LK, part = get_local_id(0) / LK, r0 = (int)get_group_id(1) * R;                   \
         int rows = rows_of(counts, &p.rows) * p.choices;                                                               \
         if (r0 >= rows)                                                                                                \
             return;                                                                                                    \
@@ -81,7 +81,8 @@ typedef float acc_t;
         for (int r = 0; r < R; r++)                                                                                    \
             xr[r] = x + at(&p.x, r0 + min(r, m - 1));                                                                  \
         w += p.w_off + (have ? expert : 0) * p.w_expert;                                                               \
-        for (int ci = 0; ci < CI; ci++) {                                                                              \
+        COLUMNS                                                                                                        \
+        {                                                                                                              \
             int c = ((int)get_group_id(0) * LC + part) * CI + ci;                                                      \
             const G uchar *row = w + min(c, p.n - 1) * p.w_row;                                                        \
             acc_t s[R];                                                                                                \
@@ -103,8 +104,8 @@ typedef float acc_t;
             for (int r = 0; r < R; r++)                                                                                \
                 rest[r] += total(s[r]);                                                                                \
             REDUCE(R)                                                                                                  \
-            for (int r = 0; r < R; r++)                                                                                \
-                if (lane == 0 && c < p.n && r < m)                                                                     \
+            for (int r = 0; r < R && lane == 0 && c < p.n; r++)                                                        \
+                if (r < m)                                                                                             \
                     st(y + at(&p.y, r0 + r), p.y.fmt, c,                                                               \
                        finish(&p, have ? rest[r] : 0.0f, r0 + r, c, bias, e0, e1, e2, e3));                            \
         }                                                                                                              \
@@ -123,23 +124,31 @@ typedef float acc_t;
 #endif
 
 #if LK == 1
+#define COLUMNS for (int ci = 0; ci < CI; ci++)
 #define RED(R)
 #define REDUCE(R)
 #else
+#define COLUMNS const int ci = 0; /* a barrier in a loop of one turn is more than some compilers bear */
 #define RED(R) L float red[R][LC][LK]
-#define REDUCE(R)                                                                                                      \
+#define HALVE(R, h)                                                                                                    \
     barrier(CLK_LOCAL_MEM_FENCE);                                                                                      \
+    if (lane < h)                                                                                                      \
+        for (int r = 0; r < R; r++)                                                                                    \
+            red[r][part][lane] += red[r][part][lane + h];
+#define REDUCE(R)                                                                                                      \
     for (int r = 0; r < R; r++)                                                                                        \
         red[r][part][lane] = rest[r];                                                                                  \
-    for (int h = LK / 2; h > 0; h >>= 1) {                                                                             \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                                                  \
-        if (lane < h)                                                                                                  \
-            for (int r = 0; r < R; r++)                                                                                \
-                red[r][part][lane] += red[r][part][lane + h];                                                          \
-    }                                                                                                                  \
+    HALVE(R, 16)                                                                                                       \
+    HALVE(R, 8)                                                                                                        \
+    HALVE(R, 4)                                                                                                        \
+    HALVE(R, 2)                                                                                                        \
+    HALVE(R, 1)                                                                                                        \
     if (lane == 0)                                                                                                     \
         for (int r = 0; r < R; r++)                                                                                    \
             rest[r] = red[r][part][0];
+#if LK != 32
+#error "the tree of HALVE is for 32 lanes"
+#endif
 #endif
 
 MV(mv1, 1)
