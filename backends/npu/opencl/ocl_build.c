@@ -83,10 +83,9 @@ static cl_uint parts_of(uint32_t sources, const char **text, size_t *bytes)
 {
     const struct {
         uint32_t when; /* with any of these; 0: always */
-        const char *text;
-        size_t bytes;
+        const ocl_source *source;
     } all[] = {
-#define PART(when, name) {when, ocl_source_##name, sizeof ocl_source_##name}
+#define PART(when, name) {when, &ocl_source_##name}
         PART(0, params),
         PART(0, common),
         PART(0, unpack),
@@ -103,8 +102,8 @@ static cl_uint parts_of(uint32_t sources, const char **text, size_t *bytes)
     cl_uint n = 0;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (!all[i].when || sources & all[i].when) {
-            text[n] = all[i].text;
-            bytes[n++] = all[i].bytes;
+            text[n] = all[i].source->text;
+            bytes[n++] = all[i].source->bytes;
         }
     return n;
 }
