@@ -415,7 +415,8 @@ static void rebind(t4 *g)
     infer_hal_buf other = {0};
     infer_error e = {0};
     uint8_t kept[4096];
-    NEED(begin(c, g, 7, 1), "begin");
+    if (!begin(c, g, 7, 1))
+        goto out; /* it failed and said so, or the device refuses an op: skipped */
     NEED(!infer_hal_buf_alloc(c->dev, 8 * g->part, INFER_LEDGER_WORKSPACE, &other, &e), "%s", e.text);
     NEED(cts_ok(c, cts_fill(c, c->queue, other.h, 0, 8 * g->part, 0, 1), "cmd_fill") && cts_sync(c), "fill");
     NEED(runs(g, g->exec, 2, 7, 1, &g->range[SLOT_X], &g->range[SLOT_Y], "before rebinding"), "run");
@@ -453,7 +454,8 @@ static void two_execs(t4 *g)
     infer_hal_exec *second = NULL;
     infer_error e = {0};
     infer_range r[N_SLOTS];
-    NEED(begin(c, g, 7, 1), "begin");
+    if (!begin(c, g, 7, 1))
+        goto out; /* it failed and said so, or the device refuses an op: skipped */
     memcpy(r, g->range, sizeof(r));
     static const uint32_t own[3] = {SLOT_X, SLOT_Y, SLOT_ARENA};
     for (int i = 0; i < 3; i++) {
@@ -517,7 +519,8 @@ static void as_list(t4 *g)
     cts *c = g->c;
     float y[2][MAX_ROWS * WIDTH];
     uint64_t bytes;
-    NEED(begin(c, g, 9, 1), "begin");
+    if (!begin(c, g, 9, 1))
+        goto out; /* it failed and said so, or the device refuses an op: skipped */
     bytes = g->row_bytes * (uint64_t)g->rows;
     NEED(runs(g, g->exec, 1, 9, 1, &g->range[SLOT_X], &g->range[SLOT_Y], "one run"), "run");
     NEED(cts_read(c, g->range[SLOT_Y].buffer, 0, y[0], bytes), "read");
@@ -553,7 +556,8 @@ static void claim(t4 *g)
         cts_skip(c, "prog_claim is absent");
         return;
     }
-    NEED(begin(c, g, 7, 0), "begin");
+    if (!begin(c, g, 7, 0))
+        goto out; /* it failed and said so, or the device refuses an op: skipped */
     set[N_NODES] = 0x5A5A;
     NEED(!infer_hal_prog_claim(c->dev, &g->view, set, &e), "%s", e.text);
     NEED(!infer_hal_prog_claim(c->dev, &g->view, again, &e), "%s", e.text);
@@ -606,7 +610,8 @@ static void save_load(t4 *g)
         cts_skip(c, "prog_save or prog_load is absent");
         return;
     }
-    NEED(begin(c, g, 7, 0), "begin");
+    if (!begin(c, g, 7, 0))
+        goto out; /* it failed and said so, or the device refuses an op: skipped */
     NEED(cts_ok(c, c->ops->prog_build(c->h, &g->view, &p, &info), "prog_build"), "build");
     infer_status s = c->ops->prog_save(p, &data, &bytes);
     if (s == INFER_E_UNSUPPORTED) {
