@@ -618,7 +618,10 @@ static void heap_full(cts *c)
     }
     while (c->n_bufs > 1)
         cts_buf_free(c, c->bufs[c->n_bufs - 1] == b ? c->bufs[0] : c->bufs[c->n_bufs - 1]);
-    NEED(cts_buf(c, c->heap->size / 2) != NULL, "half the heap after everything was freed");
+    bytes = c->heap->size / 2;
+    if (c->props->max_buffer && bytes > c->props->max_buffer)
+        bytes = c->props->max_buffer;
+    NEED(cts_buf(c, bytes) != NULL, "half the heap, or the largest buffer, after everything was freed");
 out:;
 }
 

@@ -1,5 +1,5 @@
-/* In-order queues: copies, fills, waits and signals. Nothing here waits for the device but a wait for what only the
- * host or another device can bring. SPDX-License-Identifier: Apache-2.0 */
+/* In-order queues: copies, fills, waits and signals. Nothing here waits for the device.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
 #include <string.h>
@@ -45,8 +45,8 @@ infer_status ocl_queue_wait(infer_queue *queue, infer_timeline *tl, uint64_t val
     infer_status s = ocl_tl_event(tl, dev, value, &event);
     if (s != INFER_PENDING)
         return s;
-    if (!event)
-        return ocl_tl_wait(tl, value, UINT64_MAX);
+    if (!event) /* the host's signal, or another device's: the core waits for those */
+        return ocl_fail(dev->host, INFER_E_UNSUPPORTED, "opencl: no event of this device brings the value");
     cl_int e = dev->cl->EnqueueBarrierWithWaitList(queue->q, 1, &event, NULL);
     dev->cl->ReleaseEvent(event);
     return ocl_status(dev, e, INFER_E_QUEUE, "wait for another queue");
