@@ -453,7 +453,8 @@ typedef struct infer_backend_ops {
     /* R [query] One answer for each descriptor; elements are op_size and answer_size bytes apart. */
     infer_status (*op_query)(infer_device *dev, const infer_op_desc *ops, uint32_t op_size, uint32_t n,
                              infer_op_answer *out, uint32_t answer_size);
-    /* R [submit] Runs one op that op_query did not refuse. No allocation. */
+    /* R [submit] Runs one op that op_query did not refuse; op->n_epilogue is at most what it answered, and operands of
+     * steps that were left off may still be listed. No allocation. */
     infer_status (*cmd_op)(infer_queue *queue, const infer_op_desc *op, const infer_op_args *args);
 
     /* ---- from here on a NULL entry is fine ---- */
