@@ -59,7 +59,7 @@ def program(name):
 def clean_env(**more):
     """The environment without settings of ours but those of the test suite."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("INFER_") or k == "INFER_BACKEND_PATH"}
-    env["XDG_CACHE_HOME"] = os.path.join(work, "cache")
+    env["INFER_CACHE"] = os.path.join(work, "cache")
     env.update(more)
     return env
 
