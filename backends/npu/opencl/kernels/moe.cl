@@ -17,19 +17,19 @@ __kernel void moe_route(const G uchar *x, G uchar *ids, G uchar *w, const G ucha
         score[i] = isnan(v) ? -INFINITY : v;
         most = fmax(most, score[i]);
     }
-    if (p.scoring == ROUTE_SOFTMAX) {
-        most = group_max(most, tmp);
-        for (int i = lane; i < n; i += LANES) {
-            score[i] = most == -INFINITY ? 0.0f : exp(score[i] - most);
-            sum += score[i];
-        }
-        sum = group_sum(sum, tmp);
-        for (int i = lane; i < n; i += LANES)
-            score[i] = sum > 0 ? score[i] / sum : score[i];
-    } else if (p.scoring == ROUTE_SIGMOID) {
-        for (int i = lane; i < n; i += LANES)
-            score[i] = activate(ACT_SIGMOID, score[i]);
+    most = group_max(most, tmp); /* needed or not: no barrier stands under a condition */
+    for (int i = lane; i < n; i += LANES) {
+        float v = score[i];
+        if (p.scoring == ROUTE_SOFTMAX)
+            v = most == -INFINITY ? 0.0f : exp(v - most);
+        else if (p.scoring == ROUTE_SIGMOID)
+            v = activate(ACT_SIGMOID, v);
+        score[i] = v;
+        sum += v;
     }
+    sum = group_sum(sum, tmp);
+    for (int i = lane; i < n; i += LANES)
+        score[i] = p.scoring == ROUTE_SOFTMAX && sum > 0 ? score[i] / sum : score[i];
     FENCE();
     for (int j = 0; j < p.k; j++) {
         int best = -1;
