@@ -462,6 +462,8 @@ static const case_par mla_list[] = {
     {.mode = 2, .h = 4, .g = 1, .d = 96, .e = 64, .k = 16, .f0 = F32, .f1 = F16, .flags = CASE_COUNT},
     {.mode = 4, .h = 4, .g = 1, .d = 96, .e = 64, .k = 16, .f0 = F32, .f1 = Q8},
     {.mode = 4, .h = 4, .g = 1, .d = 64, .e = 48, .k = 16, .f0 = F32, .f1 = Q8}, /* values end inside a block */
+    {.mode = 4, .h = 4, .g = 1, .d = 72, .e = 64, .k = 16, .f0 = F32, .f1 = F32, .flags = CASE_CAP},
+    {.mode = 4, .h = 4, .g = 1, .d = 72, .e = 64, .k = 16, .f0 = F32, .f1 = F32, .flags = CASE_WINDOW},
 };
 
 /* q [n], keys [k] of f1 */

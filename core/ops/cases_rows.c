@@ -474,10 +474,10 @@ static void matmul_format(uint32_t i, case_par *p)
         p->mode = i / 2 - count_formats() + 1;
 }
 
-/* x [n][k], three weights of f1, hidden width e, y [n][d] */
+/* x [n][k], three weights of f1, hidden width e, y [n][d]; g: tenths of the activation's limit */
 static void gen_gated_mlp(case_maker *m, const case_par *p)
 {
-    infer_attrs_act a = {.struct_size = sizeof a, .act = p->mode};
+    infer_attrs_act a = {.struct_size = sizeof a, .act = p->mode, .limit = (float)p->g / 10};
     infer_case_fill(m, infer_case_in(m, p->f0, 0, 2, p->n, p->k, 1, 1), 1);
     infer_case_weight(m, p->f1, NULL, 2, p->e, p->k, 1);
     infer_case_weight(m, p->f1, NULL, 2, p->e, p->k, 1);
@@ -494,6 +494,7 @@ static const case_par gated_mlp_list[] = {
     {.n = 7, .k = 64, .e = 96, .d = 33, .f0 = F32, .f1 = INFER_FMT_Q8_0, .f2 = F32, .flags = CASE_DYN},
     {.n = 3, .k = 256, .e = 256, .d = 17, .f0 = F32, .f1 = INFER_FMT_Q4_K, .f2 = F32, .mode = INFER_ACT_GELU_TANH},
     {.n = 3, .k = 64, .e = 100, .d = 65, .f0 = BF16, .f1 = BF16, .f2 = BF16},
+    {.n = 5, .k = 64, .e = 96, .d = 33, .g = 7, .f0 = F32, .f1 = F32, .f2 = F32},
 };
 
 /* x [n][k], three weights of f1: e, d and g outputs; h: how many have a bias */
@@ -569,7 +570,8 @@ static const case_par route_list[] = {
     {.n = 3, .e = 4, .k = 4, .f0 = F32, .mode = INFER_ROUTE_SOFTMAX, .g = 1, .flags = CASE_INFINITE},
 };
 
-/* x [n][k], or [n][h][k] (mode 1); W [g][e][k] of f1; h choices a row. CASE_EDGE: ids out of range. */
+/* x [n][k], or [n][h][k] (mode 1); W [g][e][k] of f1; h choices a row. CASE_EDGE: ids out of range; CASE_LAST: scaled.
+ */
 static void gen_moe_matmul(case_maker *m, const case_par *p)
 {
     if (p->mode)
@@ -588,6 +590,9 @@ static void gen_moe_matmul(case_maker *m, const case_par *p)
         infer_case_i32(m, ids)[p->n * p->h - 1] = (int32_t)p->g;
     }
     infer_case_out(m, p->f2, 0, 3, p->n, p->h, p->e, 1);
+    const infer_attrs_matmul a = {.struct_size = sizeof a, .scale = 0.5f};
+    if (p->flags & CASE_LAST)
+        infer_case_attrs(m, &a, sizeof a);
     infer_case_label(m, " n%" PRId64 " take %" PRId64 " of %" PRId64 " k%" PRId64 " N%" PRId64 " %s %s %s", p->n, p->h,
                      p->g, p->k, p->e, name(p->f0), name(q ? q->format : p->f1), name(p->f2));
     tol_product(m, NULL, 1);
@@ -601,6 +606,7 @@ static const case_par moe_matmul_list[] = {
     {.n = 3, .h = 2, .g = 3, .k = 128, .e = 17, .f0 = F32, .d = 3, .f2 = F32, .mode = 1},
     {.n = 3, .h = 2, .g = 3, .k = 128, .e = 17, .f0 = F32, .d = 5, .f2 = F32},
     {.n = 3, .h = 2, .g = 7, .k = 64, .e = 65, .f0 = BF16, .f1 = BF16, .f2 = BF16},
+    {.n = 5, .h = 2, .g = 4, .k = 64, .e = 33, .f0 = F32, .f1 = F32, .f2 = F32, .flags = CASE_LAST},
 };
 
 static void gen_moe_combine(case_maker *m, const case_par *p)

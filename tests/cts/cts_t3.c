@@ -235,6 +235,12 @@ static void moved(t3 *k, uint64_t seed)
     MUST(move_tokens(k, src, dst, 3));
     k->seq[0].len = base + 3;
     MUST(t3_attend(k, rows, seed, INFER_ATTN_DECODE, NULL, "after moving tokens together"));
+    /* in list order: the second takes what the first brought */
+    src[0] = t3_slot(k, &k->seq[0], base);
+    src[1] = dst[0] = t3_slot(k, &k->seq[0], base + 1);
+    dst[1] = t3_slot(k, &k->seq[0], base + 2);
+    MUST(move_tokens(k, src, dst, 2));
+    MUST(t3_attend(k, rows, seed, INFER_ATTN_DECODE, NULL, "after moving a token twice"));
 out:;
 }
 
@@ -351,6 +357,8 @@ static const struct {
     {"f32", batches, {4, 2, 64, 64, F32, F32, F32, 1, 0, INFER_MASK_CAUSAL, 0, 0, 0}},
     {"mla", batches, {4, 1, 96, 64, F32, F16, F16, 1, 1, INFER_MASK_CAUSAL, 0, 0, 0}},
     {"mla_f32", batches, {5, 1, 72, 64, F32, F32, F32, 1, 1, INFER_MASK_CAUSAL, 0, 0, 0}},
+    {"mla_window", batches, {4, 1, 96, 64, F32, F16, F16, 1, 1, INFER_MASK_WINDOW, 9, 0, 0}},
+    {"mla_cap", batches, {4, 1, 96, 64, F32, F16, F16, 1, 1, INFER_MASK_CAUSAL, 0, 3, 0}},
     {"mla_tree", tree, {4, 1, 96, 64, F32, F16, F16, 1, 1, INFER_MASK_TREE, 0, 0, 0}},
 };
 
