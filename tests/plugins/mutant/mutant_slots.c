@@ -268,12 +268,12 @@ static infer_status m_queue_signal(infer_queue *q, infer_timeline *tl, uint64_t 
 }
 
 /* One region as the mutant has it; 0: left out. */
-static int bend_region(infer_copy_region *r, infer_queue *q)
+static int bend_region(infer_copy_region *r, infer_queue *q, int on_device)
 {
     infer_copy_region was = *r;
     if (IS(copy_tail) && r->bytes > 4)
         r->bytes -= r->bytes % 4;
-    if (IS(copy_more))
+    if (IS(copy_more) && on_device) /* host memory may end there */
         r->bytes++;
     if (IS(copy_src_pitch) && r->rows > 1 && r->src_pitch < r->dst_pitch)
         r->dst_pitch = r->src_pitch;
@@ -320,7 +320,7 @@ static infer_status m_cmd_copy(infer_queue *q, const infer_copy_end *dst, const 
         return IN.cmd_copy(q, dst, src, regions, n);
     for (uint32_t i = 0; i < n; i++) {
         infer_copy_region r = regions[i];
-        bend_region(&r, q);
+        bend_region(&r, q, dst->buffer && src->buffer);
         s = IN.cmd_copy(q, dst, src, &r, 1);
         if (s == INFER_E_INVALID) /* beyond the buffer: a device would not have noticed */
             s = IN.cmd_copy(q, dst, src, &regions[i], 1);
