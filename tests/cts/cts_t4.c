@@ -646,6 +646,8 @@ static void save_load(t4 *g)
     }
     infer_free(bad);
 out:
+    if (loaded && loaded != mark && !c->run->dead[0])
+        c->ops->prog_destroy(loaded);
     if (p)
         c->ops->prog_destroy(p);
     if (data)
