@@ -67,8 +67,14 @@ void infer_map_drop(const infer_map *m, uint64_t offset, uint64_t size)
     uint64_t end = (offset + size) / (uint64_t)page * (uint64_t)page;
     if (offset + size == m->size)
         end = offset + size;
-    if (first < end)
-        madvise((void *)(uintptr_t)(m->data + first), (size_t)(end - first), MADV_DONTNEED);
+    if (first >= end)
+        return;
+    void *at = (void *)(uintptr_t)(m->data + first);
+#ifdef MADV_NOHUGEPAGE
+    /* Else one touch may bring two MiB back, where the page cache holds the file in pages of that size. */
+    madvise(at, (size_t)(end - first), MADV_NOHUGEPAGE);
+#endif
+    madvise(at, (size_t)(end - first), MADV_DONTNEED);
 }
 
 infer_status infer_file_read(const char *path, uint64_t max, char **data, size_t *size, infer_error *err)

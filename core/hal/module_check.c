@@ -6,7 +6,8 @@
  *
  * The verdict is kept in the user's cache under the file's identity (path, inode, size, times), this library's version
  * and the boot of the machine: a driver that a module depends on changes mostly with a boot, and infer-probe always
- * asks anew.
+ * asks anew. That it hung is kept for ten minutes, as the machine may have been slow; that something else ended the
+ * process (a signal that code does not cause by itself) is not kept.
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
@@ -23,6 +24,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -39,6 +41,8 @@
 #define NS_A_SECOND 1000000000u
 
 extern char **environ;
+
+enum { HANG_KEPT_S = 600 };
 
 /* ---- What is kept ------------------------------------------------------------------------------------------- */
 
@@ -76,7 +80,8 @@ static void identify(const char *real, kept *k)
     snprintf(k->file, sizeof k->file, "%016" PRIx64, infer_hash_bytes(real, strlen(real), 0));
 }
 
-/* The second line of what is kept: "ok" or what happened. 0: nothing is kept of this very file. */
+/* The second line of what is kept: "ok" or what happened; the third is the second since the epoch until which it holds,
+ * 0: for good. 0: nothing is kept of this very file. */
 static int recall(const kept *k, char *verdict, size_t cap)
 {
     char text[KEPT_BYTES + 512];
@@ -86,19 +91,24 @@ static int recall(const kept *k, char *verdict, size_t cap)
     if (!second)
         return 0;
     *second++ = 0;
-    second[strcspn(second, "\n")] = 0;
-    if (strcmp(text, k->identity) || !*second)
+    char *third = strchr(second, '\n');
+    if (!third)
+        return 0;
+    *third++ = 0;
+    const int64_t until = strtoll(third, NULL, 10), now = (int64_t)time(NULL);
+    if (strcmp(text, k->identity) || !*second || (until && (now >= until || until - now > HANG_KEPT_S)))
         return 0;
     snprintf(verdict, cap, "%s", second);
     return 1;
 }
 
-static void keep(const kept *k, const char *verdict)
+static void keep(const kept *k, const char *verdict, int64_t seconds)
 {
     char text[KEPT_BYTES + 512];
     if (!k->identity[0])
         return;
-    snprintf(text, sizeof text, "%s\n%s\n", k->identity, verdict);
+    snprintf(text, sizeof text, "%s\n%s\n%" PRId64 "\n", k->identity, verdict,
+             seconds ? (int64_t)time(NULL) + seconds : 0);
     infer_cache_write(k->folder, k->file, text);
 }
 
@@ -233,7 +243,8 @@ no_attr:
 
 /* ---- The verdict -------------------------------------------------------------------------------------------- */
 
-static void describe(const told *t, int in_time, int status, unsigned seconds, char *out, size_t cap)
+/* Gives whether it was the module's own doing, so that it would happen again. */
+static int describe(const told *t, int in_time, int status, unsigned seconds, char *out, size_t cap)
 {
     static const struct {
         int number;
@@ -244,19 +255,24 @@ static void describe(const told *t, int in_time, int status, unsigned seconds, c
                    {SIGILL, "a bad instruction"},
                    {SIGFPE, "an arithmetic error"}};
     char what[80];
+    int own = 1;
     if (!in_time)
         snprintf(what, sizeof what, "does not come back within %u s", seconds);
     else if (status >= 0 && WIFSIGNALED(status)) {
+        own = 0;
         snprintf(what, sizeof what, "is ended by signal %d", WTERMSIG(status));
         for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
-            if (signals[i].number == WTERMSIG(status))
+            if (signals[i].number == WTERMSIG(status)) {
+                own = 1;
                 snprintf(what, sizeof what, "crashes with %s (signal %d)", signals[i].name, WTERMSIG(status));
+            }
     } else if (status >= 0)
         snprintf(what, sizeof what, "ends the process with status %d", WEXITSTATUS(status));
     else
         snprintf(what, sizeof what, "ends the process");
     snprintf(out, cap, "tried in a process of its own, it %s, in the step \"%s\"%s%s%s", what, t->step,
              t->said[0] ? "; its last words: \"" : "", t->said, t->said[0] ? "\"" : "");
+    return own;
 }
 
 static unsigned mode_of(unsigned asked)
@@ -309,11 +325,11 @@ infer_status hal_module_check(const char *path, unsigned mode, infer_error *err)
     if (!c->t.step[0] && in_time) /* it did not even begin: another version, or it does not run here */
         goto done;
     if (c->t.back) {
-        keep(&c->k, "ok");
+        keep(&c->k, "ok", 0);
         goto done;
     }
-    describe(&c->t, in_time, status, seconds, c->verdict, sizeof c->verdict);
-    keep(&c->k, c->verdict);
+    if (describe(&c->t, in_time, status, seconds, c->verdict, sizeof c->verdict))
+        keep(&c->k, c->verdict, in_time ? 0 : HANG_KEPT_S);
     s = infer_error_set(err, INFER_E_ABI, "%s", c->verdict);
 done:
     infer_free(c);

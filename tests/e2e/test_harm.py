@@ -16,7 +16,7 @@ folder = os.path.join(work, "modules")
 os.mkdir(folder, 0o755)
 os.chmod(folder, 0o755)
 harms = {"crash_load": "load", "crash_query": "query", "crash_start": "start", "crash_probe": "probe",
-         "exit_load": "load", "exit_probe": "probe", "hang_probe": "probe"}
+         "exit_load": "load", "exit_probe": "probe", "hang_probe": "probe", "kill_probe": "probe"}
 for name in [*harms, "talk_probe", "good"]:
     shutil.copy(built, os.path.join(folder, "infer-%s.so" % name))
     os.chmod(os.path.join(folder, "infer-%s.so" % name), 0o755)
@@ -35,7 +35,7 @@ rows, r = backends()
 for name, step in harms.items():
     b = rows.get(name, {})
     check(b.get("status") != "ok" and 'in the step "%s"' % step in (b.get("reason") or ""), name, b)
-said = {"crash": "signal 11", "exit": "status 3", "hang": "within %d s" % LIMIT}
+said = {"crash": "signal 11", "exit": "status 3", "hang": "within %d s" % LIMIT, "kill": "signal 9"}
 if SLOWDOWN == 1:  # a sanitizer turns a crash into an exit of its own
     for name in harms:
         check(said[name.split("_")[0]] in (rows[name].get("reason") or ""), name + ": what it did", rows[name])
@@ -47,11 +47,15 @@ check(rows.get("talk_probe", {}).get("status") == "ok", "printing is no reason",
 kept = os.path.join(env["INFER_CACHE"], "modules")
 check(stat.S_IMODE(os.stat(kept).st_mode) == 0o700, "mode of the folder", oct(os.stat(kept).st_mode))
 files = glob.glob(os.path.join(kept, "*"))
-check(len(files) >= len(harms) + 2, "a file for each module", files)
+about = [open(f).read() for f in files]
+check(all(any(name in text for text in about) == (name != "kill_probe") for name in [*harms, "good"]),
+      "a file for each module but the one that something else killed", about)
 check(all(stat.S_IMODE(os.stat(f).st_mode) == 0o600 for f in files), "modes of the files")
 r = run("infer-run", "-m", TINY, "-dev", "ref0", "--raw", "-p", "x", "-n", "2", "--temp", "0", "--json", env=env)
 check(r.rc == 0 and len(json.loads(r.out)["ids"]) == 2, "infer-run works beside them", r)
 check("hang_probe" in r.err and "seen before" in r.err, "and says what was left out", r)
+killed = [line for line in r.err.splitlines() if "kill_probe" in line]
+check(killed and "signal 9" in killed[0] and "seen before" not in killed[0], "killed by something else: tried again", r)
 r = run("infer-run", "-m", TINY, "-dev", "hang_probe0", "--raw", "-p", "x", env=env)
 check(r.rc == 6 or r.rc == 3, "the asked device's module does not load", r)
 

@@ -193,6 +193,8 @@ shown = os.path.join(work, 'odd\ufffd"\n.gguf')
 check((told("infer-probe", "--check-model", odd, "--json") or {}).get("file") == shown, "infer-probe --check-model --json")
 check((told("infer-probe", "-m", odd + "x", "--json") or {}).get("error", "").endswith("No such file or directory"),
       "infer-probe --json has the error")
+for more in (["-p", "2147483647", "-n", "0"], ["-p", "0", "-n", "2147483647"], ["-p", "0", "-n", "2147418200"]):
+    refuses(2, "out of range", "infer-bench", "-m", TINY, "-dev", DEV, "-r", "1", "-d", "2147483647", *more)
 rows = told("infer-bench", "-m", odd, "-dev", DEV, "-p", "4", "-n", "2", "-r", "1", "-o", "json")
 check([r["model_filename"] for r in rows or []] == [shown] * 2, "infer-bench -o json", rows)
 named = os.path.join(work, "named.gguf")

@@ -37,7 +37,7 @@ typedef struct bench_reads {
 void bench_get_reads(const session *s, bench_reads *out);
 
 /* Tokens that a request of this test may hold. */
-uint32_t bench_ctx(const bench_test *t, uint32_t step_tokens);
+uint64_t bench_ctx(const bench_test *t, uint32_t step_tokens);
 /* Measures one repetition: tokens a second at *rate. */
 infer_status bench_measure(session *s, const bench_test *t, uint64_t *random, double *rate, infer_error *err);
 

@@ -104,8 +104,11 @@ static int bench(const opts *o, const plan_of_tests *p)
     int code = EXIT_DONE;
     enum bench_form form = (enum bench_form)opt_int(o, OPT_OUTPUT);
     for (size_t i = 0; i < p->n; i++) {
-        uint32_t ctx = bench_ctx(&p->tests[i], w.max_batched_tokens);
-        w.ctx_size = ctx > w.ctx_size ? ctx : w.ctx_size;
+        uint64_t ctx = bench_ctx(&p->tests[i], w.max_batched_tokens);
+        if (ctx > UINT32_MAX)
+            return cli_fail(EXIT_USAGE, "-d with -p or -n: a context of %llu tokens is out of range",
+                            (unsigned long long)ctx);
+        w.ctx_size = ctx > w.ctx_size ? (uint32_t)ctx : w.ctx_size;
         w.n_parallel = p->tests[i].n_seq > w.n_parallel ? p->tests[i].n_seq : w.n_parallel;
     }
     if (session_open(&s, o, &w, SESSION_ENGINE, NULL, &code, &err) < 0)

@@ -44,13 +44,14 @@ static int32_t random_token(const infer_tokenizer *tok, uint64_t *random)
 /* Tokens of slack a request needs: while later prompts are still read, earlier sequences go on. */
 static uint32_t slack(const bench_test *t, uint32_t step_tokens)
 {
-    uint64_t reading = ((uint64_t)t->n_seq * (t->depth + 1)) / (step_tokens ? step_tokens : 1) + t->n_seq + 4;
+    uint64_t reading = (uint64_t)t->n_seq * ((uint64_t)t->depth + 1) / (step_tokens ? step_tokens : 1) + t->n_seq + 4;
     return reading > 65536 ? 65536 : (uint32_t)reading;
 }
 
-uint32_t bench_ctx(const bench_test *t, uint32_t step_tokens)
+uint64_t bench_ctx(const bench_test *t, uint32_t step_tokens)
 {
-    return t->n_prompt ? t->depth + t->n_prompt + 2 : t->depth + 1 + t->n_gen + slack(t, step_tokens) + 2;
+    return t->n_prompt ? (uint64_t)t->depth + t->n_prompt + 2
+                       : (uint64_t)t->depth + 1 + t->n_gen + slack(t, step_tokens) + 2;
 }
 
 /* Submits n_seq requests with `prompt` random tokens each. */

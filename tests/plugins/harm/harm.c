@@ -27,6 +27,8 @@ static void harm(const char *step)
     if (!strncmp(name, "crash_", 6)) {
         fprintf(stderr, "about to fail\n");
         raise(SIGSEGV);
+    } else if (!strncmp(name, "kill_", 5)) {
+        raise(SIGKILL); /* as the kernel does when memory runs out */
     } else if (!strncmp(name, "exit_", 5)) {
         exit(3);
     } else if (!strncmp(name, "hang_", 5)) {
