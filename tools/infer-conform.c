@@ -112,6 +112,8 @@ static void print_text(const program *p, const infer_conform_verdict *v, uint32_
     for (uint32_t t = 0; t <= max_tier; t++)
         if (p->run[t])
             printf("T%u: %u of %u cases pass\n", t, p->passed[t], p->run[t]);
+        else if (!opt_set(&p->o, OPT_CASE))
+            printf("T%u: no case ran\n", t);
     level_name(level, v->level);
     printf("%u skipped, %u ops fall back to the host\n", v->n_skip, v->n_fallback);
     printf("%s (backend %s %s, %s): level %s\n", v->device, v->backend, v->version, v->device_name, level);
@@ -143,6 +145,7 @@ int main(int argc, char **argv)
         goto out;
     }
     p.verbose = cli_log_level > 1;
+    setvbuf(stdout, NULL, _IOLBF, 0); /* so that a device that ends the process leaves the names of its cases */
     for (int i = 0; i <= (int)INFER_CONFORM_FALLBACK; i++)
         p.lists[i] = json_array();
     infer_conform_options opt = {.struct_size = sizeof(opt),

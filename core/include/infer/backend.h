@@ -168,6 +168,11 @@ typedef struct infer_health {
 
 /* ---- Commands -------------------------------------------------------------------------------------------- */
 
+/* What is handed to a [submit] slot (descriptors, arguments, ranges, lists of regions) is valid during the call only; a
+ * queue that runs later keeps copies. Counts and all other data in device memory are read when the op runs, after what
+ * was submitted before it. A full queue answers INFER_AGAIN, with nothing enqueued, rather than wait: the core awaits
+ * earlier work and asks again. */
+
 /* One side of a copy: a buffer of this device, an imported peer buffer, or (buffer NULL) host memory at `host`, which
  * must stay valid and untouched until the timeline value that covers the copy. */
 typedef struct infer_copy_end {
