@@ -107,7 +107,8 @@ static void cancel_all(const wave *w)
 }
 
 /* Runs a wave until `wanted` tokens were counted after every sequence had started, then lets it end. INFER_AGAIN: this
- * thread was kept from submitting for so long that the first sequences had filled their contexts before the last came. */
+ * thread was kept from submitting for so long that the first sequences had filled their contexts before the last came.
+ */
 static infer_status run_wave(wave *w, const session *s, uint32_t n_seq, uint32_t prompt, int64_t max_tokens,
                              uint64_t wanted, uint64_t *random, infer_error *err)
 {
