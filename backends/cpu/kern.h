@@ -150,6 +150,7 @@ const kern_table *kern_svei8mm(void);
 typedef struct kern_floats {
     kern_tile_fn tile; /* NULL: it is not in this build */
     kern_dot_fn dot[INFER_FMT_COUNT];
+    kern_dot_fn streams[INFER_FMT_COUNT]; /* the same sums, always by four rows of weights at once */
 } kern_floats;
 extern const kern_floats kern_avx512_floats;
 extern const kern_attn kern_avx512_attn;

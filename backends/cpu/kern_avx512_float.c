@@ -183,12 +183,10 @@ INLINE void dot_short(const infer_format f, const uint8_t *const w[KERN_TILE], c
 }
 
 #define PLAIN(id, name, bytes)                                                                                         \
-    static void dot_##name(const uint8_t *const w[KERN_TILE], const float *const *x, int rows, int64_t k, float *out,  \
-                           int64_t ld)                                                                                 \
+    static void streams_##name(const uint8_t *const w[KERN_TILE], const float *const *x, int rows, int64_t k,          \
+                               float *out, int64_t ld)                                                                 \
     {                                                                                                                  \
-        if (rows == 1 && is_short(bytes, k))                                                                           \
-            dot_short(INFER_FMT_##id, w, x[0], k, out);                                                                \
-        else if (rows == 1)                                                                                            \
+        if (rows == 1)                                                                                                 \
             dot_of(INFER_FMT_##id, 1, w, x, k, out, ld);                                                               \
         else if (rows == 2)                                                                                            \
             dot_of(INFER_FMT_##id, 2, w, x, k, out, ld);                                                               \
@@ -196,6 +194,14 @@ INLINE void dot_short(const infer_format f, const uint8_t *const w[KERN_TILE], c
             dot_of(INFER_FMT_##id, 3, w, x, k, out, ld);                                                               \
         else                                                                                                           \
             dot_of(INFER_FMT_##id, 4, w, x, k, out, ld);                                                               \
+    }                                                                                                                  \
+    static void dot_##name(const uint8_t *const w[KERN_TILE], const float *const *x, int rows, int64_t k, float *out,  \
+                           int64_t ld)                                                                                 \
+    {                                                                                                                  \
+        if (rows == 1 && is_short(bytes, k))                                                                           \
+            dot_short(INFER_FMT_##id, w, x[0], k, out);                                                                \
+        else                                                                                                           \
+            streams_##name(w, x, rows, k, out, ld);                                                                    \
     }
 PLAIN(F32, f32, 4)
 PLAIN(F16, f16, 2)
@@ -204,6 +210,7 @@ PLAIN(BF16, bf16, 2)
 const kern_floats kern_avx512_floats = {
     .tile = tile,
     .dot = {[INFER_FMT_F32] = dot_f32, [INFER_FMT_F16] = dot_f16, [INFER_FMT_BF16] = dot_bf16},
+    .streams = {[INFER_FMT_F32] = streams_f32, [INFER_FMT_F16] = streams_f16, [INFER_FMT_BF16] = streams_bf16},
 };
 
 #else

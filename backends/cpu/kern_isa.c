@@ -56,7 +56,7 @@ static int has_amx(void)
 #endif
 }
 
-static kern_format avx512_formats[INFER_FMT_COUNT];
+static kern_format avx512_formats[INFER_FMT_COUNT], amx_formats[INFER_FMT_COUNT];
 static kern_table avxvnni, avx512, amx, neon, i8mm, sve, svei8mm; /* without a name: not here */
 
 #if defined(__aarch64__) && defined(__linux__)
@@ -128,6 +128,11 @@ static void make(void)
     amx = avx512;
     amx.isa = "amx";
     amx.panel = &kern_amx_panels;
+    amx.format = amx_formats;
+    for (infer_format f = 0; f < INFER_FMT_COUNT; f++) {
+        amx_formats[f] = avx512_formats[f];
+        amx_formats[f].dot = kern_avx512_floats.streams[f];
+    }
 }
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
