@@ -30,7 +30,7 @@ typedef struct ocl_tune {
     uint32_t chunk;      /* keys that attention takes at a time */
     uint32_t mv_lanes;   /* along K */
     uint32_t mv_columns; /* side by side in a work-group */
-    uint32_t mv_serial;  /* columns one after the other */
+    uint32_t mv_serial;  /* columns an item or lane */
     uint32_t mv_rows;    /* rows that share an unpacked weight */
     uint32_t tile;       /* edge of an output tile, 0: no tiles */
     uint32_t tile_from;  /* rows from which tiles are used */

@@ -96,6 +96,7 @@ static cl_uint parts_of(uint32_t sources, const char **text, size_t *bytes)
         PART(OCL_SOURCE_ATTN, attn),
         PART(OCL_SOURCE_MOE, moe),
         PART(OCL_SOURCE_MATMUL, matmul),
+        PART(OCL_SOURCE_MATMUL, matmul_lanes),
         PART(OCL_SOURCE_SAMPLE, sample),
 #undef PART
     };

@@ -16,17 +16,16 @@ static const ocl_tune tune_gpu = {.lanes = 128,
                                   .chunk = 128,
                                   .mv_lanes = 32,
                                   .mv_columns = 4,
-                                  .mv_serial = 1,
+                                  .mv_serial = 2,
                                   .mv_rows = 4,
                                   .tile = 64,
                                   .tile_from = 9};
 
-/* The table's row, as the setting "tune" says. Of themselves all devices get the long items, which are right wherever
- * they ran: lanes have not passed the conformance kit on any driver yet (README.md), and wrong is worse than slow. */
+/* The table's row, as the setting "tune" says; of themselves CPUs get long items, all else lanes. */
 static infer_status choose_tune(infer_device *dev)
 {
     const char *want = dev->host->config_get(dev->host->ctx, "tune");
-    dev->tune = &tune_cpu;
+    dev->tune = dev->is_cpu ? &tune_cpu : &tune_gpu;
     if (!want || !strcmp(want, "auto"))
         return INFER_OK;
     dev->tune = !strcmp(want, "items") ? &tune_cpu : &tune_gpu;
@@ -128,7 +127,7 @@ void ocl_dev_close(infer_device *dev)
 
 infer_status ocl_dev_props(infer_device *dev, infer_device_props *out)
 {
-    infer_device_props p = {.flags = INFER_PROP_ROW_INVARIANT,
+    infer_device_props p = {.flags = INFER_PROP_ROW_INVARIANT | INFER_PROP_WANTS_BUCKETS,
                             .buffer_align = OCL_BIND_ALIGN,
                             .n_queues = 2,
                             .max_buffer = dev->max_buffer,

@@ -15,12 +15,20 @@ static const char *const unpack_of[INFER_FMT_COUNT] = {
     [INFER_FMT_Q5_K] = "q5_k", [INFER_FMT_Q6_K] = "q6_k", [INFER_FMT_MXFP4] = "mxfp4",
 };
 
+/* Of those, the ones that lanes read by eights (kernels/matmul_lanes.cl). */
+static const uint8_t by_eights[INFER_FMT_COUNT] = {
+    [INFER_FMT_F32] = 1,  [INFER_FMT_F16] = 1,  [INFER_FMT_BF16] = 1, [INFER_FMT_Q4_0] = 1,
+    [INFER_FMT_Q4_1] = 1, [INFER_FMT_Q8_0] = 1, [INFER_FMT_Q4_K] = 1, [INFER_FMT_Q6_K] = 1,
+};
+
 static infer_status program_of(infer_device *dev, infer_format w, infer_format x, const ocl_program **out)
 {
-    char options[96];
+    char options[120];
     int n = snprintf(options, sizeof options, "-DUNPACK=unpack_%s -DXF=%u", unpack_of[w], x);
     if (ocl_format_block(w) == 1)
-        snprintf(options + n, sizeof options - (size_t)n, " -DPLAIN=%u", w);
+        n += snprintf(options + n, sizeof options - (size_t)n, " -DPLAIN=%u", w);
+    if (by_eights[w] && dev->tune->mv_lanes > 1)
+        snprintf(options + n, sizeof options - (size_t)n, " -DEIGHT=eight_%s", unpack_of[w]);
     return ocl_program_get(dev, OCL_SOURCE_MATMUL, options, out);
 }
 
@@ -94,6 +102,12 @@ static int uses_tiles(const infer_device *dev, const ocl_mm *p)
     return dev->tune->tile && !p->ids.fmt && p->choices == 1 && p->rows.cap >= (int32_t)dev->tune->tile_from;
 }
 
+/* Whether every row of x begins at a multiple of 16 bytes; buffers do. */
+static int wide(const ocl_tensor *x)
+{
+    return !((x->off | (uint64_t)x->s0 | (uint64_t)x->s1 | (uint64_t)x->s2) % 16);
+}
+
 static infer_status multiply(ocl_call *c, const product *m)
 {
     const infer_tensor_desc *w = ocl_tensor_desc(c->op, (uint32_t)m->w);
@@ -124,6 +138,7 @@ static infer_status multiply(ocl_call *c, const product *m)
                 p.x.n1 = p.choices;
         }
     }
+    p.wide = wide(&p.x) && !((p.w_off | (uint64_t)p.w_row | (uint64_t)p.w_expert) % 16);
     if (m->epilogue)
         epilogue_put(c, &p, epi);
     infer_status s = program_of(c->dev, w->format, (infer_format)p.x.fmt, &program);

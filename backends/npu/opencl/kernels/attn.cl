@@ -22,6 +22,11 @@ float key_dot(const L float *q, const G uchar *k, int fmt, int n)
         return sum8(s) + rest;
     }
     int i = 0;
+#if LANES > 1
+    if (fmt == FMT_F16 && (uintptr_t)k % 16 == 0)
+        for (; i + 8 <= n; i += 8)
+            s = fma(vload8(0, q + i), vloada_half8(0, (const G half *)k + i), s);
+#endif
     for (; i + 8 <= n; i += 8)
         s = fma(vload8(0, q + i), ld8(k, fmt, i), s);
     for (; i < n; i++)
@@ -84,8 +89,7 @@ __kernel void attention(const G uchar *q, const G uchar *kp, const G uchar *vp, 
     L float prob[TK];
     L long place[TK];
     int head = get_group_id(0), row = get_group_id(1), lane = get_local_id(0), d = p.k.width, dv = p.y.width;
-    if (row >= rows_of(counts, &p.rows))
-        return;
+    int live = row < rows_of(counts, &p.rows); /* no return before a barrier: some compilers lose the lane's number */
     int kv_head = head / (p.heads / p.kv_heads);
     long n, where, newest; /* keys, this row's position, that of the sequence's first row */
     const G int *blocks = 0;
@@ -104,6 +108,8 @@ __kernel void attention(const G uchar *q, const G uchar *kp, const G uchar *vp, 
     long first = 0, end = n;
     if (p.mask == MASK_CAUSAL || p.mask == MASK_WINDOW)
         end = min(end, where + 1);
+    if (!live)
+        end = 0;
     if (p.mask == MASK_WINDOW)
         first = max(0L, where + 1 - p.window);
     const G uint *tree = p.tree.fmt ? (const G uint *)(tree_p + at(&p.tree, row)) : 0;
@@ -158,9 +164,18 @@ __kernel void attention(const G uchar *q, const G uchar *kp, const G uchar *vp, 
 #else
         for (int i = lane; i < dv; i += LANES) {
             float a = acc[i] * keep;
-            for (int j = 0; j < TK; j++)
-                if (place[j] >= 0)
-                    a = fma(value_at(vp + place[j], p.v.fmt, i), prob[j], a);
+            if (p.v.fmt == FMT_F16) {
+                int last = (int)min((long)TK, end - t0);
+                _Pragma("unroll 8") for (int j = 0; j < last; j++)
+                {
+                    float v = vload_half(i, (const G half *)(vp + max(place[j], 0L))); /* no branch: loads run ahead */
+                    a = fma(place[j] < 0 ? 0.0f : v, prob[j], a);
+                }
+            } else {
+                for (int j = 0; j < TK; j++)
+                    if (place[j] >= 0)
+                        a = fma(value_at(vp + place[j], p.v.fmt, i), prob[j], a);
+            }
             acc[i] = a;
         }
 #endif
@@ -172,6 +187,6 @@ __kernel void attention(const G uchar *q, const G uchar *kp, const G uchar *vp, 
         float m = fmax(most, sink), keep = exp(most - m);
         factor = keep / (total * keep + (p.sinks.fmt ? exp(sink - m) : 0.0f));
     }
-    for (int i = lane; i < dv; i += LANES)
+    for (int i = get_local_id(0); live && i < dv; i += LANES)
         st(y, p.y.fmt, i, factor == 0 ? 0.0f : acc[i] * factor);
 }

@@ -7,10 +7,9 @@ __kernel void moe_route(const G uchar *x, G uchar *ids, G uchar *w, const G ucha
     SCRATCH_F(tmp);
     SCRATCH_I(tmi);
     int row = get_group_id(0), lane = get_local_id(0), n = p.x.width;
-    if (row >= rows_of(counts, &p.rows))
-        return;
+    int live = row < rows_of(counts, &p.rows); /* no return before a barrier: some compilers lose the lane's number */
     L float *chosen = score + n;
-    x += at(&p.x, row);
+    x += at(&p.x, live ? row : 0);
     float most = -INFINITY, sum = 0;
     for (int i = lane; i < n; i += LANES) {
         float v = ld(x, p.x.fmt, i);
@@ -40,7 +39,7 @@ __kernel void moe_route(const G uchar *x, G uchar *ids, G uchar *w, const G ucha
                 best = i;
             }
         best = group_best(top, best, tmp, tmi);
-        if (lane == 0) {
+        if (get_local_id(0) == 0 && live) {
             ((G int *)(ids + at(&p.ids, row)))[j] = best;
             chosen[j] = best < 0 ? 0.0f : score[best]; /* none: infinite logits under softmax */
             if (best >= 0)
@@ -48,7 +47,7 @@ __kernel void moe_route(const G uchar *x, G uchar *ids, G uchar *w, const G ucha
         }
         FENCE();
     }
-    if (lane)
+    if (get_local_id(0) || !live)
         return;
     if (p.scoring == ROUTE_SOFTMAX_TOPK) {
         float m = -INFINITY, t = 0;

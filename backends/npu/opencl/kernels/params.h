@@ -91,9 +91,10 @@ typedef struct ocl_mm {
     ocl_epi epi[OCL_MAX_EPI];
     ocl_rows rows;
     ocl_u64 w_off;
-    ocl_i64 w_row, w_expert; /* bytes */
-    ocl_i32 k, n, choices, n_experts, n_epi;
+    ocl_i64 w_row, w_expert;                       /* bytes */
+    ocl_i32 k, n, choices, n_experts, n_epi, wide; /* wide: rows of x and w begin at multiples of 16 bytes */
     float scale;
+    ocl_i32 reserved;
 } ocl_mm;
 
 typedef struct ocl_route {

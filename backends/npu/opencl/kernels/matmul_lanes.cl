@@ -1,0 +1,250 @@
+/* Products on devices with lanes (matmul.cl has what they share). mv1 and mvr: LK lanes take groups along K of one
+ * column in turns, neighbours in memory by neighbouring lanes, so that a weight is read in whole lines: bound by those
+ * bytes at few rows. A group is 8 elements where the format has an eight_*, else the 32 of UNPACK. tile: TILE x TILE
+ * outputs a work-group through local memory, bound by float arithmetic. SPDX-License-Identifier: Apache-2.0 */
+#if LANES > 1
+
+/* 8 elements of a row of x. p.wide: rows begin at multiples of 16 bytes, here and in the weight. */
+float8 x8(const G uchar *p, int i, int wide)
+{
+    if (!wide)
+        return ld8(p, XF, i);
+#if XF == FMT_F32
+    const G float4 *v = (const G float4 *)((const G float *)p + i);
+    return (float8)(v[0], v[1]);
+#elif XF == FMT_F16
+    return vloada_half8(0, (const G half *)p + i);
+#else
+    return as_float8(convert_uint8(as_ushort8(*(const G uint4 *)((const G ushort *)p + i))) << 16);
+#endif
+}
+
+/* Group i of 8 elements of a weight's row. */
+float8 eight_f32(const G uchar *row, int i, int wide)
+{
+    const G float *p = (const G float *)row + 8 * i;
+    return wide ? (float8)(((const G float4 *)p)[0], ((const G float4 *)p)[1]) : vload8(0, p);
+}
+
+float8 eight_f16(const G uchar *row, int i, int wide)
+{
+    const G half *p = (const G half *)row + 8 * i;
+    return wide ? vloada_half8(0, p) : vload_half8(0, p);
+}
+
+float8 eight_bf16(const G uchar *row, int i, int wide)
+{
+    const G ushort *p = (const G ushort *)row + 8 * i;
+    ushort8 v = wide ? as_ushort8(*(const G uint4 *)p) : vload8(0, p);
+    return as_float8(convert_uint8(v) << 16);
+}
+
+uchar8 bytes8(const G uchar *p)
+{
+    return as_uchar8(vload4(0, (const G ushort *)p));
+}
+
+float8 eight_q8_0(const G uchar *row, int i, int wide)
+{
+    const G uchar *p = row + 34 * (i / 4);
+    return convert_float8(as_char8(bytes8(p + 2 + i % 4 * 8))) * half_at(p);
+}
+
+/* Blocks of 32 in 4 bits: elements 0 to 15 are the low halves of the 16 bytes. */
+uchar8 nibbles(const G uchar *p, int q)
+{
+    return (bytes8(p + q % 2 * 8) >> (uchar)(q / 2 * 4)) & (uchar)15;
+}
+
+float8 eight_q4_0(const G uchar *row, int i, int wide)
+{
+    const G uchar *p = row + 18 * (i / 4);
+    return (convert_float8(nibbles(p + 2, i % 4)) - 8.0f) * half_at(p);
+}
+
+float8 eight_q4_1(const G uchar *row, int i, int wide)
+{
+    const G uchar *p = row + 20 * (i / 4);
+    return convert_float8(nibbles(p + 4, i % 4)) * half_at(p) + half_at(p + 2);
+}
+
+float8 eight_q4_k(const G uchar *row, int i, int wide)
+{
+    const G uchar *p = row + 144 * (i / 32);
+    int s = i % 32 / 4;
+    float d, m;
+    scales12(p, s, &d, &m);
+    return convert_float8((bytes8(p + 16 + s / 2 * 32 + i % 4 * 8) >> (uchar)(s % 2 * 4)) & (uchar)15) * d - m;
+}
+
+float8 eight_q6_k(const G uchar *row, int i, int wide)
+{
+    const G uchar *p = row + 210 * (i / 32);
+    int s = i % 32 / 4, q = i % 4 * 8;
+    uchar8 low = bytes8(p + s / 4 * 64 + s % 2 * 32 + q) >> (uchar)(s % 4 / 2 * 4);
+    uchar8 high = bytes8(p + 128 + s / 4 * 32 + q) >> (uchar)(s % 4 * 2);
+    float8 v = convert_float8((low & (uchar)15) | (high & (uchar)3) << (uchar)4) - 32.0f;
+    return v * (half_at(p + 208) * (float)((const G char *)p)[192 + 2 * s + q / 16]);
+}
+
+float mac8(float8 a, float8 b, float s)
+{
+    s = fma(a.s0, b.s0, s);
+    s = fma(a.s1, b.s1, s);
+    s = fma(a.s2, b.s2, s);
+    s = fma(a.s3, b.s3, s);
+    s = fma(a.s4, b.s4, s);
+    s = fma(a.s5, b.s5, s);
+    s = fma(a.s6, b.s6, s);
+    return fma(a.s7, b.s7, s);
+}
+
+#ifdef EIGHT
+#define GROUP 8
+#define STEP(R)                                                                                                        \
+    float8 a[CI];                                                                                                      \
+    for (int c = 0; c < CI; c++)                                                                                       \
+        a[c] = EIGHT(row[c], g, p.wide);                                                                               \
+    for (int r = 0; r < R; r++) {                                                                                      \
+        float8 v = x8(xr[r], 8 * g, p.wide);                                                                           \
+        for (int c = 0; c < CI; c++)                                                                                   \
+            s[r][c] = mac8(a[c], v, s[r][c]);                                                                          \
+    }
+#else
+#define GROUP 32
+#define STEP(R)                                                                                                        \
+    for (int c = 0; c < CI; c++) {                                                                                     \
+        float16 a, b;                                                                                                  \
+        UNPACK(row[c], g, &a, &b);                                                                                     \
+        for (int r = 0; r < R; r++) {                                                                                  \
+            s[r][c] = mac8(a.lo, x8(xr[r], 32 * g, p.wide), s[r][c]);                                                  \
+            s[r][c] = mac8(a.hi, x8(xr[r], 32 * g + 8, p.wide), s[r][c]);                                              \
+            s[r][c] = mac8(b.lo, x8(xr[r], 32 * g + 16, p.wide), s[r][c]);                                             \
+            s[r][c] = mac8(b.hi, x8(xr[r], 32 * g + 24, p.wide), s[r][c]);                                             \
+        }                                                                                                              \
+    }
+#endif
+
+/* What is left of K after whole groups; only plain formats have any. */
+#ifdef PLAIN
+#define TAIL(R)                                                                                                        \
+    for (int k = GROUP * whole + lane; k < p.k && have; k += LK)                                                       \
+        for (int c = 0; c < CI; c++) {                                                                                 \
+            float v = ld_plain(row[c], PLAIN, k);                                                                      \
+            for (int r = 0; r < R; r++)                                                                                \
+                s[r][c] = fma(v, ld(xr[r], XF, k), s[r][c]);                                                           \
+        }
+#else
+#define TAIL(R)
+#endif
+
+/* CI columns a lane, so that loads of several are under way. Lane r of a column's joins and stores row r. */
+#define MV(NAME, R)                                                                                                    \
+    __kernel void NAME(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias, const G uchar *e0, \
+                       const G uchar *e1, const G uchar *e2, const G uchar *e3, G uchar *y, const G uchar *counts,     \
+                       const ocl_mm p)                                                                                 \
+    {                                                                                                                  \
+        L float red[R][LC * CI][LK];                                                                                   \
+        int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
+        int rows = rows_of(counts, &p.rows) * p.choices;                                                               \
+        int m = clamp(rows - r0, 0, R), expert = m ? expert_of(&p, ids, r0) : -1, whole = p.k / GROUP;                 \
+        int have = expert >= 0 && expert < p.n_experts;                                                                \
+        const G uchar *xr[R], *row[CI];                                                                                \
+        for (int r = 0; r < R; r++)                                                                                    \
+            xr[r] = x + at(&p.x, r0 + max(0, min(r, m - 1)));                                                          \
+        w += p.w_off + (have ? expert : 0) * p.w_expert;                                                               \
+        for (int c = 0; c < CI; c++)                                                                                   \
+            row[c] = w + min((int)get_group_id(0) * (LC * CI) + c0 + c, p.n - 1) * p.w_row;                            \
+        float s[R][CI];                                                                                                \
+        for (int r = 0; r < R; r++)                                                                                    \
+            for (int c = 0; c < CI; c++)                                                                               \
+                s[r][c] = 0;                                                                                           \
+        if (have) {                                                                                                    \
+            _Pragma("unroll 4") for (int g = lane; g < whole; g += LK)                                                 \
+            {                                                                                                          \
+                STEP(R)                                                                                                \
+            }                                                                                                          \
+        }                                                                                                              \
+        TAIL(R)                                                                                                        \
+        for (int r = 0; r < R; r++)                                                                                    \
+            for (int c = 0; c < CI; c++)                                                                               \
+                red[r][c0 + c][lane] = s[r][c];                                                                        \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                                  \
+        int me = get_local_id(0) % LK, r = me / CI, mine = get_local_id(0) / LK * CI + me % CI;                        \
+        int column = (int)get_group_id(0) * (LC * CI) + mine;                                                          \
+        if (r < m && column < p.n) {                                                                                   \
+            float16 v = vload16(0, red[r][mine]) + vload16(1, red[r][mine]);                                           \
+            st(y + at(&p.y, r0 + r), p.y.fmt, column,                                                                  \
+               finish(&p, have ? sum8(v.lo + v.hi) : 0.0f, r0 + r, column, bias, e0, e1, e2, e3));                     \
+        }                                                                                                              \
+    }
+#if LK != 32 || MVR * CI > LK
+#error "the sum over lanes is for 32 and few rows"
+#endif
+
+MV(mv1, 1)
+MV(mvr, MVR)
+
+/* 256 lanes, each TILE / 16 by TILE / 16 outputs; 32 of K a turn. Columns and rows past the end compute on the last. */
+#define TQ (TILE / 16)
+__kernel void tile(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias, const G uchar *e0,
+                   const G uchar *e1, const G uchar *e2, const G uchar *e3, G uchar *y, const G uchar *counts,
+                   const ocl_mm p)
+{
+    L float wt[32][TILE + 1], xt[32][TILE + 1];
+    int l = get_local_id(0), lc = l % 16, lr = l / 16, c0 = (int)get_group_id(0) * TILE, r0 = (int)get_group_id(1) * TILE;
+    int rows = rows_of(counts, &p.rows);
+    if (r0 >= rows)
+        return;
+    float s[TQ][TQ];
+    for (int i = 0; i < TQ; i++)
+        for (int j = 0; j < TQ; j++)
+            s[i][j] = 0;
+    w += p.w_off;
+    int whole = p.k / 32;
+    for (int g = 0; g < (p.k + 31) / 32; g++) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int j = l; j < TILE; j += 256) {
+            const G uchar *row = w + min(c0 + j, p.n - 1) * p.w_row;
+            float16 a = 0, b = 0;
+            if (g < whole)
+                UNPACK(row, g, &a, &b);
+#ifdef PLAIN
+            else {
+                float v[32];
+                for (int k = 0; k < 32; k++)
+                    v[k] = 32 * g + k < p.k ? ld_plain(row, PLAIN, 32 * g + k) : 0.0f;
+                a = vload16(0, v);
+                b = vload16(1, v);
+            }
+#endif
+            float v[32];
+            vstore16(a, 0, v);
+            vstore16(b, 1, v);
+            for (int k = 0; k < 32; k++)
+                wt[k][j] = v[k];
+        }
+        for (int i = l; i < TILE * 32; i += 256) {
+            int r = i / 32, k = i % 32;
+            xt[k][r] = 32 * g + k < p.k ? ld(x + at(&p.x, min(r0 + r, rows - 1)), XF, 32 * g + k) : 0.0f;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int k = 0; k < 32; k++) {
+            float a[TQ], b[TQ];
+            for (int i = 0; i < TQ; i++) {
+                a[i] = xt[k][lr + 16 * i];
+                b[i] = wt[k][lc + 16 * i];
+            }
+            for (int i = 0; i < TQ; i++)
+                for (int j = 0; j < TQ; j++)
+                    s[i][j] = fma(a[i], b[j], s[i][j]);
+        }
+    }
+    for (int i = 0; i < TQ; i++)
+        for (int j = 0; j < TQ; j++) {
+            int r = r0 + lr + 16 * i, c = c0 + lc + 16 * j;
+            if (r < rows && c < p.n)
+                st(y + at(&p.y, r), p.y.fmt, c, finish(&p, s[i][j], r, c, bias, e0, e1, e2, e3));
+        }
+}
+#endif
