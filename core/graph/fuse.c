@@ -198,11 +198,42 @@ static int fuse_add_norm(infer_graph *g, const infer_graph_target *t, int32_t i,
     return 1;
 }
 
+/* ROPE -> KV_WRITE of the rotated keys, which nothing else reads. */
+static int fuse_rope_kv(infer_graph *g, const infer_graph_target *t, int32_t i, fuse_maps *m)
+{
+    infer_gnode *write = &g->nodes[i];
+    if (write->op != INFER_OP_KV_WRITE)
+        return 0;
+    infer_val root = infer_graph_root(g, write->in[0]);
+    if (m->uses[root] != 1 || m->maker[root] < 0 || g->vals[root].kind != INFER_VAL_ACT || g->vals[root].keep)
+        return 0;
+    infer_gnode *rope = &g->nodes[m->maker[root]];
+    if (rope->op != INFER_OP_ROPE || rope->removed || rope->dev != write->dev || rope->program != write->program)
+        return 0;
+    infer_gnode cand = *write;
+    infer_attrs_rope_kv both = {.struct_size = sizeof both, .rope = rope->attrs.rope, .kv = write->attrs.kv};
+    cand.op = INFER_OP_ROPE_KV_WRITE;
+    cand.attrs.rope_kv = both;
+    cand.attrs_size = sizeof both;
+    cand.in[0] = rope->in[0];
+    cand.in[2] = rope->in[1];
+    cand.in[3] = rope->in[2];
+    cand.in[4] = write->in[2];
+    cand.n_in = 5;
+    if (!accepts(g, t, &cand))
+        return 0;
+    rope->removed = 1;
+    m->uses[root] = 0;
+    *write = cand;
+    return 1;
+}
+
 static int (*const patterns[])(infer_graph *, const infer_graph_target *, int32_t, fuse_maps *) = {
     fuse_gated_mlp,
     fuse_qkv,
     fuse_residual,
     fuse_add_norm,
+    fuse_rope_kv,
 };
 
 infer_status infer_graph_fuse(infer_graph *g, const infer_graph_target *t, infer_error *err)

@@ -587,13 +587,9 @@ static void test_refusals(void **state)
     ref_like_reset();
 }
 
-/* A cache op that its home refuses is never moved silently: the caller learns which device. */
-static void test_cache_refused(void **state)
+/* Writes heads k and v of n tokens into the two planes of layer 0. */
+static void kv_write(rgraph *x, infer_val k, infer_val v)
 {
-    (void)state;
-    rgraph x;
-    run r;
-    infer_error e = {0};
     infer_attrs_kv kv = {.struct_size = sizeof kv,
                          .k_format = INFER_FMT_F16,
                          .v_format = INFER_FMT_F16,
@@ -602,17 +598,61 @@ static void test_cache_refused(void **state)
                          .v_width = D / H,
                          .block_size = 8,
                          .n_blocks = 4};
-    infer_val v = chain(&x, 1);
-    infer_tensor_desc dh = f32(3, N, H, D / H), dk = infer_tensor_make(INFER_FMT_F16, 4, 4, H, 8, D / H);
+    infer_tensor_desc dk = infer_tensor_make(INFER_FMT_F16, 4, 4, H, 8, D / H);
     infer_tensor_desc di = infer_tensor_make(INFER_FMT_I32, 1, N, 1, 1, 1);
-    infer_val heads = infer_graph_view_of(&x.g, v, &dh, INFER_COUNT_TOKENS, 1);
-    infer_val slots = infer_graph_value(&x.g, INFER_VAL_STEP, 512, &di, INFER_COUNT_TOKENS, 1, "slots");
-    infer_val in[] = {heads, heads, slots};
-    infer_graph_node(&x.g, INFER_OP_KV_WRITE, 0, in, 3, &kv, sizeof kv);
+    infer_val in[] = {k, v, infer_graph_value(&x->g, INFER_VAL_STEP, 512, &di, INFER_COUNT_TOKENS, 1, "slots")};
+    infer_graph_node(&x->g, INFER_OP_KV_WRITE, 0, in, 3, &kv, sizeof kv);
     for (uint64_t p = 0; p < 2; p++)
-        infer_graph_out_value(&x.g, infer_graph_value(&x.g, INFER_VAL_KV, p, &dk, INFER_ROWS_STATIC, 1, "pool"));
-    x.g.nodes[x.g.n_nodes - 1].rows_from = INFER_COUNT_TOKENS;
-    x.g.nodes[x.g.n_nodes - 1].rows_mul = 1;
+        infer_graph_out_value(&x->g, infer_graph_value(&x->g, INFER_VAL_KV, p, &dk, INFER_ROWS_STATIC, 1, "pool"));
+    x->g.nodes[x->g.n_nodes - 1].rows_from = INFER_COUNT_TOKENS;
+    x->g.nodes[x->g.n_nodes - 1].rows_mul = 1;
+}
+
+/* Rotation joins the cache's write when nothing else reads the rotated keys. */
+static void test_rope_kv(void **state)
+{
+    (void)state;
+    for (int shared = 0; shared < 2; shared++) {
+        rgraph x;
+        run r;
+        infer_val v = chain(&x, 1);
+        infer_tensor_desc dh = f32(3, N, H, D / H), di = infer_tensor_make(INFER_FMT_I32, 2, N, 1, 1, 1);
+        infer_attrs_rope rope = {.struct_size = sizeof rope, .n_dims = D / H, .n_pos = 1};
+        infer_val heads = infer_graph_view_of(&x.g, v, &dh, INFER_COUNT_TOKENS, 1);
+        infer_val pos = infer_graph_value(&x.g, INFER_VAL_STEP, 768, &di, INFER_COUNT_TOKENS, 1, "pos");
+        infer_val in[] = {heads, pos, weight_of(&x, f32(1, D / H / 2, 1, 1))};
+        infer_graph_node(&x.g, INFER_OP_ROPE, 0, in, 3, &rope, sizeof rope);
+        infer_val k = infer_graph_out(&x.g, &dh, INFER_COUNT_TOKENS, 1, "k");
+        kv_write(&x, k, shared ? k : heads);
+        ref_like_reset();
+        target_of(&r, &x, 1, -1, NULL);
+        compile_ok(&x, &r);
+        const infer_gnode *last = &x.g.nodes[x.g.n_nodes - 1];
+        assert_int_equal(last->op, shared ? INFER_OP_KV_WRITE : INFER_OP_ROPE_KV_WRITE);
+        assert_int_equal(x.g.nodes[x.g.n_nodes - 2].removed, !shared);
+        if (!shared) {
+            assert_int_equal(last->n_in, 5);
+            assert_int_equal(last->in[0], heads);
+            assert_int_equal(last->in[2], pos);
+            assert_int_equal(last->attrs.rope_kv.rope.n_dims, D / H);
+            assert_int_equal(last->attrs.rope_kv.kv.block_size, 8);
+        }
+        infer_compiled_free(&r.c);
+        rgraph_free(&x);
+    }
+}
+
+/* A cache op that its home refuses is never moved silently: the caller learns which device. */
+static void test_cache_refused(void **state)
+{
+    (void)state;
+    rgraph x;
+    run r;
+    infer_error e = {0};
+    infer_val v = chain(&x, 1);
+    infer_tensor_desc dh = f32(3, N, H, D / H);
+    infer_val heads = infer_graph_view_of(&x.g, v, &dh, INFER_COUNT_TOKENS, 1);
+    kv_write(&x, heads, heads);
     ref_like_reset();
     target_of(&r, &x, 2, 1, NULL);
     ref_like[0].deny[INFER_OP_KV_WRITE] = 1;
@@ -790,9 +830,10 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),        cmocka_unit_test(test_arena),      cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_cache_refused), cmocka_unit_test(test_claims),     cmocka_unit_test(test_print),
-        cmocka_unit_test(test_reasons),       cmocka_unit_test(test_bad_graphs), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_random),        cmocka_unit_test(test_arena),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_cache_refused), cmocka_unit_test(test_claims),  cmocka_unit_test(test_print),
+        cmocka_unit_test(test_rope_kv),       cmocka_unit_test(test_reasons), cmocka_unit_test(test_bad_graphs),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }
