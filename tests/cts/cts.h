@@ -6,6 +6,8 @@
 #ifndef INFER_CTS_H
 #define INFER_CTS_H
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,6 +38,7 @@ typedef struct cts_run {
     const infer_backend_ops *raw;     /* the plugin's own table, as long as its struct_size says */
     const infer_hal_device_info *row; /* the device */
     infer_hal_dev *dev;               /* NULL while cases open it themselves */
+    int no_gate;                      /* queues are not held back by a timeline of the host's (cts_gate.c) */
     char dead[160];                   /* why nothing more can be run: a hang, a lost device; "" while alive */
 } cts_run;
 
@@ -112,6 +115,7 @@ infer_status cts_copy(cts *c, infer_queue *q, infer_copy_end dst, infer_copy_end
                       uint32_t n);
 infer_status cts_fill(cts *c, infer_queue *q, infer_buffer *b, uint64_t offset, uint64_t bytes, uint32_t pattern,
                       uint32_t pattern_bytes);
+infer_status cts_update(cts *c, infer_queue *q, const infer_range *dst, const void *data, uint64_t bytes);
 infer_status cts_op(cts *c, infer_queue *q, const infer_op_desc *op, const infer_op_args *args);
 infer_status cts_signal(cts *c, infer_queue *q, infer_hal_tl *tl, uint64_t value);
 infer_status cts_wait(cts *c, infer_queue *q, infer_hal_tl *tl, uint64_t value);
@@ -125,6 +129,22 @@ int cts_ok(cts *c, infer_status s, const char *what);
 /* First byte that differs, or -1. */
 int64_t cts_differ(const void *a, const void *b, uint64_t n);
 void cts_sleep_ms(uint32_t ms);
+
+/* ---- cts_gate.c ---- */
+
+/* Holds the case's queue back. Where it cannot wait for the host, it is kept busy instead; where work runs inside the
+ * submitting call, nothing is done. After a second it goes on by itself. */
+typedef struct cts_gate {
+    infer_hal_tl *tl;
+    infer_buffer *busy;
+    pthread_t thread;
+    int running;
+    atomic_int asked, opened;
+    infer_status s;
+} cts_gate;
+/* 1, or 0 with the case failed; cts_gate_open is called in both cases. */
+int cts_gate_close(cts *c, cts_gate *g);
+void cts_gate_open(cts *c, cts_gate *g);
 
 /* ---- The tiers ---- */
 

@@ -178,6 +178,11 @@ infer_status cts_fill(cts *c, infer_queue *q, infer_buffer *b, uint64_t offset, 
     RETRY(c->ops->cmd_fill(q, &r, pattern, pattern_bytes));
 }
 
+infer_status cts_update(cts *c, infer_queue *q, const infer_range *dst, const void *data, uint64_t bytes)
+{
+    RETRY(c->ops->cmd_update(q, dst, data, bytes));
+}
+
 infer_status cts_op(cts *c, infer_queue *q, const infer_op_desc *op, const infer_op_args *args)
 {
     RETRY(c->ops->cmd_op(q, op, args));

@@ -36,6 +36,7 @@ typedef struct cts_job {
     int32_t counts[INFER_COUNT_MAX];
     infer_op_answer answer;
     uint32_t scratch_fill; /* byte that scratch holds before the op */
+    int late; /* operands (but weights) and counts are written by commands that wait when it is submitted */
     uint64_t counts_at, scratch_at;
     uint64_t size[2];
     uint8_t *before[2], *after[2]; /* the arenas around the op */

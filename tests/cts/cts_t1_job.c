@@ -310,7 +310,57 @@ static int check_inputs(cts *c, const cts_job *j, const char *label)
     return 1;
 }
 
-/* Weights are packed on the device: their images, and what packing left around them, are the state before the op. */
+/* Whether an operand's bytes may come late: a weight's are there before any work. */
+static int comes_late(const cts_job *j, uint32_t i)
+{
+    return j->o[i].data && j->o[i].same_as < 0 && !j->o[i].packed && !(j->t[i].flags & INFER_TENSOR_WEIGHT);
+}
+
+/* Puts zeros where the operands and counts are, then submits what brings them back, and the op, while the queue is held
+ * back. What it copies from lies in device memory, as a copy from the host may wait for the queue. */
+static int run_late(cts *c, cts_job *j, const infer_hal_buf *b, const infer_op_args *args, const char *label)
+{
+    infer_buffer *from[2] = {NULL, NULL};
+    infer_copy_region r[2][INFER_OP_MAX_OPERANDS + 1];
+    uint32_t n[2] = {0, 0};
+    int update = CTS_HAS(c, cmd_update), done = 0;
+    cts_gate gate = {0};
+    for (uint32_t i = 0; i < j->n; i++)
+        if (comes_late(j, i)) {
+            uint32_t a = j->o[i].arena;
+            r[a][n[a]++] = (infer_copy_region){
+                .src_offset = j->o[i].at, .dst_offset = j->o[i].at, .bytes = j->o[i].bytes, .rows = 1};
+        }
+    r[0][n[0]++] = (infer_copy_region){
+        .src_offset = j->counts_at, .dst_offset = j->counts_at, .bytes = sizeof(j->counts), .rows = 1};
+    for (int a = 0; a < 2; a++) {
+        if (!(from[a] = cts_buf(c, j->size[a])) || !cts_write(c, from[a], 0, j->before[a], j->size[a]))
+            goto out;
+        for (uint32_t i = 0; i < n[a]; i++)
+            if (!cts_ok(c, cts_fill(c, c->queue, b[a].h, r[a][i].dst_offset, r[a][i].bytes, 0, 1), "cmd_fill"))
+                goto out;
+    }
+    n[0] -= update != 0; /* the counts come by that way then, as they do from the core */
+    if (!cts_sync(c) || !cts_gate_close(c, &gate))
+        goto out;
+    for (int a = 0; a < 2; a++) {
+        infer_copy_end to = {b[a].h, NULL}, source = {from[a], NULL};
+        if (n[a] && !cts_ok(c, cts_copy(c, c->queue, to, source, r[a], n[a]), "cmd_copy"))
+            goto out;
+    }
+    infer_range counts = {b[0].h, j->counts_at, sizeof(j->counts)};
+    if (update && !cts_ok(c, cts_update(c, c->queue, &counts, j->counts, sizeof(j->counts)), "cmd_update"))
+        goto out;
+    done = cts_ok(c, cts_op(c, c->queue, &j->desc, args), label);
+out:
+    cts_gate_open(c, &gate);
+    done = cts_sync(c) && done && !c->failed;
+    for (int a = 0; a < 2; a++)
+        cts_buf_free(c, from[a]);
+    return done;
+}
+
+/* Weights are packed on the device: their images are the state before the op; what is around them has not changed. */
 static int load_weights(cts *c, cts_job *j, infer_buffer *b, const char *label)
 {
     int any = 0;
@@ -326,7 +376,9 @@ static int load_weights(cts *c, cts_job *j, infer_buffer *b, const char *label)
         return 1;
     if (!cts_read(c, b, 0, j->after[0], j->size[0]) || !check_guards(c, j, 0, label, "loading a weight"))
         return 0;
-    memcpy(j->before[0], j->after[0], j->size[0]);
+    for (uint32_t i = 0; i < j->n; i++)
+        if (j->o[i].packed)
+            memcpy(j->before[0] + j->o[i].at, j->after[0] + j->o[i].at, held(&j->o[i]));
     return 1;
 }
 
@@ -358,7 +410,8 @@ int cts_job_run(cts *c, cts_job *j, const char *label)
         args.counts = (infer_range){b[0].h, j->counts_at, sizeof(j->counts)};
     if (j->answer.scratch_bytes)
         args.scratch = (infer_range){b[1].h, j->scratch_at, j->answer.scratch_bytes};
-    if (!cts_ok(c, cts_op(c, c->queue, &j->desc, &args), label) || !cts_sync(c))
+    if (j->late ? !run_late(c, j, b, &args, label)
+                : !cts_ok(c, cts_op(c, c->queue, &j->desc, &args), label) || !cts_sync(c))
         goto out;
     for (int a = 0; a < 2; a++)
         if (!cts_read(c, b[a].h, 0, j->after[a], j->size[a]))

@@ -17,6 +17,8 @@
 #include "ops/ops.h"
 #include "quant/quant.h"
 
+#define LATE_CASES 3u /* of an op, in its case "late" */
+
 /* What the cases of one op came to. */
 typedef struct op_arg {
     infer_op_id op;
@@ -388,6 +390,45 @@ static void op_case(cts *c)
     infer_op_case_free(&k);
 }
 
+/* A case with its operands and counts written by commands that the queue still holds back when the op is submitted.
+ * 1: it ran (it may have failed), 0: it is not taken. */
+static int late_once(cts *c, const infer_op_case *k)
+{
+    char label[220];
+    cts_job j;
+    cts_job_from(&j, k);
+    int taken = cts_job_plan(c, &j) && cts_job_query(c, &j) && j.answer.n_epilogue == k->desc.n_epilogue;
+    j.late = 1;
+    snprintf(label, sizeof(label), "%s, operands and counts written by commands before it", k->label);
+    if (taken && cts_job_run(c, &j, label))
+        cts_compare(c, k, &j, "operands and counts written by commands before it: ");
+    cts_job_free(&j);
+    return taken;
+}
+
+/* What the op reads, it reads when it runs and not when it is submitted: with a few of its cases, those with dynamic
+ * rows before others. */
+static void op_late(cts *c)
+{
+    const op_arg *arg = c->arg;
+    uint32_t n = infer_op_case_count(arg->op), done = 0;
+    for (int dynamic = 1; dynamic >= 0 && !done; dynamic--)
+        for (uint32_t i = 0; i < n && done < LATE_CASES && !c->failed; i++) {
+            infer_op_case k;
+            infer_status s = infer_op_case_make(arg->op, i, c->run->opt->seed, &k);
+            if (s) {
+                cts_fail(c, "making the case: %s", infer_status_name(s));
+                return;
+            }
+            int counted = k.desc.rows_from != INFER_ROWS_STATIC;
+            if (counted == dynamic && infer_op_rows(&k.desc, counted ? k.counts : NULL) > 0)
+                done += (uint32_t)late_once(c, &k);
+            infer_op_case_free(&k);
+        }
+    if (!done)
+        cts_skip(c, "answered NO in every case");
+}
+
 void cts_t1_ops(cts_run *r)
 {
     for (infer_op_id op = 1; op < INFER_OP_COUNT; op++) {
@@ -398,6 +439,11 @@ void cts_t1_ops(cts_run *r)
             char name[64];
             snprintf(name, sizeof(name), "t1.%s.%u", info->name, arg.index);
             cts_case_run(r, 1, name, op_case, 1, &arg);
+        }
+        if (n) {
+            char name[64];
+            snprintf(name, sizeof(name), "t1.%s.late", info->name);
+            cts_case_run(r, 1, name, op_late, 1, &arg);
         }
         if (arg.refused && !arg.taken && !r->opt->only) {
             char why[320];

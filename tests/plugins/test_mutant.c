@@ -151,6 +151,8 @@ static void test_mutants(void **state)
         infer_conform_verdict v;
         if (some && fnmatch(some, m->name, 0))
             continue;
+        if (strstr(m->name, "early_unwaited") && strstr(INFER_SANITIZER, "thread"))
+            continue; /* the mistake is a race, and would be reported as one */
         native = strstr(m->name, "comm_") != NULL;
         infer_mutant_choose(m);
         infer_status st = run(&s, complete ? NULL : m->only, m->tier, &v);

@@ -770,6 +770,8 @@ static infer_status mutant_ref_op(void *ctx, const infer_op_desc *op, void *cons
     infer_status s = INFER_E_NO_MEMORY;
     infer_error e = {0};
     (void)ctx;
+    if (mutant_early())
+        return mutant_early_run(real, op, data, counts);
     if (!concerns(m, op->op))
         return real->ref_op(real->ctx, op, data, counts);
     bent *b = calloc(1, sizeof(*b));

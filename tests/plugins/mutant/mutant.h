@@ -42,6 +42,13 @@ void mutant_slots_install(infer_backend_ops *t);
 const infer_host *mutant_host(const infer_host *given); /* the services as the mutated backend sees them */
 void mutant_host_slots(infer_host *h, const infer_host *given);
 void mutant_prog_install(infer_backend_ops *t);
+/* Ops that read too early (mutant_early.c): at submission, after which early_submitted or early_dropped is called; and
+ * when the op runs, for its operands and counts as they were then. */
+int mutant_early(void);
+void mutant_early_read(infer_queue *q, const infer_op_desc *op, const infer_op_args *args);
+void mutant_early_submitted(infer_status s);
+infer_status mutant_early_run(const infer_host *real, const infer_op_desc *op, void *const *data,
+                              const int32_t *counts);
 
 /* id, tier, pattern, what */
 #define MUTANT_SLOTS(X)                                                                                                \
@@ -86,6 +93,10 @@ void mutant_prog_install(infer_backend_ops *t);
     X(query_epilogue, 1, "t1.matmul.*", "op_query: promises epilogues that are not done")                              \
     X(query_estimate, 1, "t1.add.*", "op_query: an estimate that is no number")                                        \
     X(op_dropped, 1, "t1.*", "cmd_op: every 20th is lost")                                                             \
+    X(early_counts, 1, "t1.*.late", "cmd_op: the step counts as they are when it is submitted")                        \
+    X(early_input, 1, "t1.*.late", "cmd_op: the first input as it is when it is submitted")                            \
+    X(early_index, 1, "t1.*.late", "cmd_op: the first index operand as it is when it is submitted")                    \
+    X(early_unwaited, 1, "t1.*.late", "cmd_op: counts at submission, on queues that cannot wait for the host")         \
     X(props_formats, 2, "t2.*.claim", "dev_props: a format that nothing takes")                                        \
     X(plan_unsteady, 2, "t2.q8_0.*", "weight_plan: another answer each time")                                          \
     X(plan_short, 2, "t2.q4_0.*", "weight_plan: an image shorter than what is packed")                                 \

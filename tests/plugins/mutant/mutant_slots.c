@@ -223,6 +223,8 @@ static void m_queue_destroy(infer_device *dev, infer_queue *q)
 
 static infer_status m_queue_wait(infer_queue *q, infer_timeline *tl, uint64_t value)
 {
+    if (IS(early_unwaited))
+        return INFER_E_UNSUPPORTED;
     if (IS(wait_ignored)) {
         mutant_changed();
         return INFER_OK;
@@ -427,7 +429,12 @@ static infer_status m_cmd_op(infer_queue *q, const infer_op_desc *op, const infe
         r[1] = packed_at;
         a.operands = r;
     }
-    return IN.cmd_op(q, &d, &a);
+    if (mutant_early())
+        mutant_early_read(q, &d, &a);
+    infer_status s = IN.cmd_op(q, &d, &a);
+    if (mutant_early())
+        mutant_early_submitted(s);
+    return s;
 }
 
 /* ---- Weights ----------------------------------------------------------------------------------------------- */
