@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <jansson.h>
 
@@ -75,6 +76,18 @@ static const char *setting(void *user, const char *backend, const char *key)
     return NULL;
 }
 
+static int print_result(program *p, const infer_conform_verdict *v);
+
+/* A case that does not end: nothing else can be done than to say so and to go. */
+static void hang(void *user, const infer_conform_case *c, const infer_conform_verdict *v)
+{
+    report(user, c);
+    int code = print_result(user, v);
+    if (!code)
+        code = cli_fail(EXIT_DEVICE_LOST, "%s --seed %llu: %s", c->name, (unsigned long long)c->seed, c->detail);
+    _exit(cli_finish(code));
+}
+
 /* Failures are what is looked for here, and provoked: the backend's own words come with -v only. */
 static void log_line(void *user, int level, const char *area, const char *text)
 {
@@ -93,11 +106,12 @@ static int print_json(program *p, const infer_conform_verdict *v)
     char level[8];
     level_name(level, v->level);
     json_t *j =
-        json_pack("{so,ss,ss,ss,ss,sI,sI,sO,sO,sO,sO}", "level", v->level < 0 ? json_null() : json_string(level),
+        json_pack("{so,ss,ss,ss,ss,sI,sI,so,sO,sO,sO,sO}", "level", v->level < 0 ? json_null() : json_string(level),
                   "backend", v->backend, "version", v->version, "device", v->device, "device_name", v->device_name,
-                  "seed", (json_int_t)opt_int(&p->o, OPT_SEED), "passed", (json_int_t)v->n_pass, "failures",
-                  p->lists[INFER_CONFORM_FAIL], "skipped", p->lists[INFER_CONFORM_SKIP], "fallbacks",
-                  p->lists[INFER_CONFORM_FALLBACK], "speed", p->lists[INFER_CONFORM_PASS]);
+                  "seed", (json_int_t)opt_int(&p->o, OPT_SEED), "passed", (json_int_t)v->n_pass, "hung",
+                  v->hung[0] ? json_string(v->hung) : json_null(), "failures", p->lists[INFER_CONFORM_FAIL], "skipped",
+                  p->lists[INFER_CONFORM_SKIP], "fallbacks", p->lists[INFER_CONFORM_FALLBACK], "speed",
+                  p->lists[INFER_CONFORM_PASS]);
     char *text = j && !p->unwritten ? json_dumps(j, JSON_INDENT(1)) : NULL;
     if (text)
         puts(text);
@@ -106,9 +120,10 @@ static int print_json(program *p, const infer_conform_verdict *v)
     return text ? EXIT_DONE : cli_fail(EXIT_OTHER, "print the result: no memory");
 }
 
-static void print_text(const program *p, const infer_conform_verdict *v, uint32_t max_tier)
+static void print_text(const program *p, const infer_conform_verdict *v)
 {
     char level[8];
+    uint32_t max_tier = (uint32_t)opt_int(&p->o, OPT_MAX_TIER);
     for (uint32_t t = 0; t <= max_tier; t++)
         if (p->run[t])
             printf("T%u: %u of %u cases pass\n", t, p->passed[t], p->run[t]);
@@ -117,6 +132,14 @@ static void print_text(const program *p, const infer_conform_verdict *v, uint32_
     level_name(level, v->level);
     printf("%u skipped, %u ops fall back to the host\n", v->n_skip, v->n_fallback);
     printf("%s (backend %s %s, %s): level %s\n", v->device, v->backend, v->version, v->device_name, level);
+}
+
+static int print_result(program *p, const infer_conform_verdict *v)
+{
+    if (opt_int(&p->o, OPT_JSON))
+        return print_json(p, v);
+    print_text(p, v);
+    return EXIT_DONE;
 }
 
 int main(int argc, char **argv)
@@ -161,7 +184,9 @@ int main(int argc, char **argv)
                                  .setting = setting,
                                  .report = report,
                                  .log = log_line,
-                                 .user = &p};
+                                 .user = &p,
+                                 .case_timeout_s = (uint32_t)opt_int(&p.o, OPT_CASE_TIMEOUT),
+                                 .hang = hang};
     if (infer_conform_run(&opt, &v, &err)) {
         code = err.status == INFER_E_BAD_FILE ? cli_fail(EXIT_USAGE, "%s", err.text) : cli_fail_err(&err);
         goto out;
@@ -170,14 +195,14 @@ int main(int argc, char **argv)
         code = cli_fail(EXIT_USAGE, "no case matches \"%s\"", opt.only);
         goto out;
     }
-    code = EXIT_DONE;
-    if (opt_int(&p.o, OPT_JSON))
-        code = print_json(&p, &v);
-    else
-        print_text(&p, &v, opt.max_tier);
-    if (!code && v.level < (int32_t)opt.max_tier)
+    code = print_result(&p, &v);
+    if (!code && v.hung[0])
+        code = cli_fail(EXIT_DEVICE_LOST, "the device hung in %s; what came after it was not run", v.hung);
+    else if (!code && v.level < (int32_t)opt.max_tier)
         code = EXIT_OTHER;
     code = cli_finish(code);
+    if (v.hung[0])
+        _exit(code); /* the device may still be at work */
 out:
     for (int i = 0; i < 4; i++)
         json_decref(p.lists[i]);

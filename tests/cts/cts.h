@@ -15,9 +15,25 @@
 
 #include "hal/hal.h"
 
-#define CTS_TIMEOUT_NS 60000000000u /* after this a device counts as hanging */
+#define CTS_TIMEOUT_NS cts_timeout_ns /* after this a device counts as hanging */
 #define CTS_MAX_BUFS   512u
 #define CTS_MAX_TLS    80u
+
+/* Of the one run that there is: a minute, or a quarter of what a case may take. */
+extern uint64_t cts_timeout_ns;
+
+/* Tells options.hang of a case that takes too long (cts_watch.c). */
+typedef struct cts_watch {
+    pthread_t thread;
+    int running;
+    pthread_mutex_t mu;
+    pthread_cond_t changed;
+    /* under mu: */
+    const char *name; /* what runs, NULL: nothing that is watched */
+    uint32_t tier;
+    uint64_t due_ns;
+    int stop;
+} cts_watch;
 
 /* An excluded pattern of a list. */
 typedef struct cts_exclusion {
@@ -39,7 +55,9 @@ typedef struct cts_run {
     const infer_hal_device_info *row; /* the device */
     infer_hal_dev *dev;               /* NULL while cases open it themselves */
     int no_gate;                      /* queues are not held back by a timeline of the host's (cts_gate.c) */
-    char dead[160];                   /* why nothing more can be run: a hang, a lost device; "" while alive */
+    cts_watch watch;
+    char dead[160]; /* why nothing more can be run: a hang, a lost device; "" while alive */
+    char hung[64];  /* the case in which the device hung, "" */
 } cts_run;
 
 /* The case in progress. */
@@ -88,7 +106,21 @@ void cts_skip(cts *c, const char *fmt, ...) INFER_PRINTF(2, 3);
     } while (0)
 /* Runs fn as case `name` of a tier unless it is filtered or excluded; with_device: with its own queue. */
 void cts_case_run(cts_run *r, uint32_t tier, const char *name, cts_fn fn, int with_device, void *arg);
+/* The highest tier that passed with all lower ones, -1: none. */
+int32_t cts_level(const cts_run *r);
+/* The device hangs: nothing is run on it any more, and it is not closed. */
+void cts_hung(cts *c);
+/* Closes a device between cases, where none hangs; NULL is fine. */
+void cts_close(cts_run *r, infer_hal_dev *dev);
 void cts_report(cts_run *r, uint32_t tier, uint32_t outcome, const char *name, const char *detail);
+
+/* ---- cts_watch.c ---- */
+
+infer_status cts_watch_start(cts_run *r, infer_error *err);
+void cts_watch_stop(cts_run *r);
+/* Between these, `name` is what runs. */
+void cts_watch_enter(cts_run *r, uint32_t tier, const char *name);
+void cts_watch_leave(cts_run *r);
 
 /* ---- cts_dev.c: verbs ---- */
 

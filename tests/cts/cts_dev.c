@@ -206,8 +206,8 @@ int cts_sync(cts *c)
     if (!s)
         s = infer_hal_tl_wait(c->tl, c->value, CTS_TIMEOUT_NS);
     if (s == INFER_PENDING) {
-        cts_fail(c, "submitted work did not complete within %u s", (unsigned)(CTS_TIMEOUT_NS / 1000000000u));
-        snprintf(c->run->dead, sizeof(c->run->dead), "not run: the device hung in %s", c->name);
+        cts_fail(c, "submitted work did not complete within %g s", (double)CTS_TIMEOUT_NS / 1e9);
+        cts_hung(c);
         return 0;
     }
     if (s) { /* what is still at work ends with the queue, before the case frees what it uses */

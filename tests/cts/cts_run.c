@@ -15,6 +15,8 @@
 #include "base/hash.h"
 #include "cts.h"
 
+uint64_t cts_timeout_ns;
+
 /* ---- One case -------------------------------------------------------------------------------------------- */
 
 static void set_detail(cts *c, const char *fmt, va_list ap)
@@ -63,6 +65,21 @@ void cts_report(cts_run *r, uint32_t tier, uint32_t outcome, const char *name, c
         r->opt->report(r->opt->user, &k);
 }
 
+void cts_close(cts_run *r, infer_hal_dev *dev)
+{
+    cts_watch_enter(r, r->opt->max_tier, "closing");
+    if (!r->hung[0]) /* what may still be in use is better left alone */
+        infer_hal_close(dev);
+    cts_watch_leave(r);
+}
+
+void cts_hung(cts *c)
+{
+    cts_run *r = c->run;
+    snprintf(r->dead, sizeof(r->dead), "not run: the device hung in %s", c->name);
+    snprintf(r->hung, sizeof(r->hung), "%s", c->name);
+}
+
 static const cts_exclusion *excluded(const cts_run *r, const char *name)
 {
     for (const cts_exclusion *e = r->exclusions; e; e = e->next)
@@ -101,6 +118,7 @@ void cts_case_run(cts_run *r, uint32_t tier, const char *name, cts_fn fn, int wi
         return;
     }
     cts c = {.run = r, .name = name, .arg = arg};
+    cts_watch_enter(r, tier, name);
     c.rng = infer_hash_bytes(name, strlen(name), r->opt->seed);
     if (with_device) {
         c.dev = r->dev;
@@ -116,6 +134,7 @@ void cts_case_run(cts_run *r, uint32_t tier, const char *name, cts_fn fn, int wi
     } else {
         fn(&c);
     }
+    cts_watch_leave(r);
     uint32_t outcome = c.failed ? INFER_CONFORM_FAIL : c.skipped ? INFER_CONFORM_SKIP : INFER_CONFORM_PASS;
     if (e && outcome == INFER_CONFORM_FAIL) {
         snprintf(text, sizeof(text), "not yet: %s (%s)", e->reason, c.detail);
@@ -256,7 +275,7 @@ static infer_status choose(cts_run *r, infer_error *err)
                            r->opt->device ? " " : "", r->opt->device ? r->opt->device : "", why);
 }
 
-static int32_t level(const cts_run *r)
+int32_t cts_level(const cts_run *r)
 {
     int32_t l = -1;
     for (uint32_t t = 0; t <= r->opt->max_tier && !r->failed_tier[t]; t++)
@@ -274,6 +293,11 @@ infer_status infer_conform_run(const infer_conform_options *given, infer_conform
     if (!opt.backend && !opt.plugin && !opt.query)
         return infer_error_set(err, INFER_E_INVALID, "conformance: no backend is named");
     cts_run r = {.opt = &opt};
+    cts_timeout_ns = 60000000000u;
+    if (opt.case_timeout_s && opt.case_timeout_s < 240)
+        cts_timeout_ns = opt.case_timeout_s * (uint64_t)250000000;
+    INFER_TRY(cts_watch_start(&r, err));
+    cts_watch_enter(&r, 0, "loading");
     infer_status s = load(&r, err);
     if (!s && opt.lists)
         s = read_list(&r, "never", 0, err);
@@ -285,7 +309,9 @@ infer_status infer_conform_run(const infer_conform_options *given, infer_conform
         goto out_hal;
     r.raw = r.info.desc->ops;
     cts_t0_abi(&r);
+    cts_watch_enter(&r, 0, "opening");
     s = infer_hal_open(r.hal, r.row->id, &r.dev, err);
+    cts_watch_leave(&r);
     if (s)
         goto out_hal;
     cts_t0_mem(&r);
@@ -298,20 +324,23 @@ infer_status infer_conform_run(const infer_conform_options *given, infer_conform
     cts_t4(&r);
     cts_t5(&r);
     cts_t6(&r);
-    infer_hal_close(r.dev); /* NULL where it could not be opened again */
+    cts_close(&r, r.dev); /* NULL where it could not be opened again */
     r.dev = NULL;
     cts_t6_closed(&r);
-    if (opt.max_tier >= 7 && !infer_hal_open(r.hal, r.row->id, &r.dev, err)) {
+    if (opt.max_tier >= 7 && !r.hung[0] && !infer_hal_open(r.hal, r.row->id, &r.dev, err)) {
         cts_t7(&r);
-        infer_hal_close(r.dev);
+        cts_close(&r, r.dev);
     }
-    r.verdict.level = level(&r);
+    r.verdict.level = cts_level(&r);
+    memcpy(r.verdict.hung, r.hung, sizeof(r.hung));
     uint32_t n = out->struct_size;
     r.verdict.struct_size = n;
     memcpy(out, &r.verdict, n < sizeof(r.verdict) ? n : sizeof(r.verdict));
 out_hal:
-    if (r.hal)
+    cts_watch_enter(&r, opt.max_tier, "closing");
+    if (r.hal && !r.hung[0])
         infer_hal_destroy(r.hal);
+    cts_watch_stop(&r);
     free_exclusions(&r);
     return s;
 }

@@ -456,5 +456,5 @@ void cts_t5(cts_run *r)
     }
     cts_case_run(r, 5, "t5.comes_and_goes", comes_and_goes, 1, &t);
     if (t.dev)
-        infer_hal_close(t.dev);
+        cts_close(r, t.dev);
 }

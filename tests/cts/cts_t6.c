@@ -18,9 +18,9 @@
 #include "ops/ops.h"
 
 #define MS       1000000u
-#define WALK_MAX 4000u            /* refusals tried at most, */
-#define WALK_NS  20000000000u     /* and for how long */
-#define WAIT_NS  ((uint64_t)10e9) /* after this a queue counts as hanging */
+#define WALK_MAX 4000u                                                           /* refusals tried at most, */
+#define WALK_NS  20000000000u                                                    /* and for how long */
+#define WAIT_NS  (CTS_TIMEOUT_NS < 10000000000u ? CTS_TIMEOUT_NS : 10000000000u) /* a queue that hangs */
 
 /* ---- Host services that fail ------------------------------------------------------------------------------ */
 

@@ -119,6 +119,7 @@ enum opt_id {
     OPT_BACKEND,
     OPT_PLUGIN,
     OPT_CASE,
+    OPT_CASE_TIMEOUT,
     OPT_MAX_TIER,
     OPT_LISTS,
     OPT_SET,

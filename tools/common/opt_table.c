@@ -205,6 +205,8 @@ const opt_row opt_rows[] = {
      "highest tier to run", 0},
     {OPT_CASE, "case", "", PROG_CONFORM, OPT_STRING, "PATTERN", 0, 0, 0, G_CONFORM,
      "run only cases whose name matches, such as 't1.rope.*'", 0},
+    {OPT_CASE_TIMEOUT, "case-timeout", "", PROG_CONFORM, OPT_INT, "SECONDS", "600", 0, 1e6, G_CONFORM,
+     "end the run where a case takes longer (0: never)", 0},
     {OPT_SEED, "seed", "", PROG_CONFORM, OPT_INT, "N", "1", 0, I63, G_CONFORM, "seed of all random data", 0},
     {OPT_LISTS, "lists", "", PROG_CONFORM, OPT_STRING, "DIR", 0, 0, 0, G_CONFORM,
      "folder with exclusion lists BACKEND.never and BACKEND.notyet", 0},

@@ -37,6 +37,8 @@ typedef struct infer_conform_case {
     const char *detail; /* why it failed, was skipped or falls back and at what cost; figures of a T7 pass; else "" */
 } infer_conform_case;
 
+typedef struct infer_conform_verdict infer_conform_verdict;
+
 typedef struct infer_conform_options {
     uint32_t struct_size;
     uint32_t max_tier;           /* highest tier to run, at most INFER_CONFORM_MAX_TIER */
@@ -55,20 +57,32 @@ typedef struct infer_conform_options {
     /* The backend's log lines (level as in infer_host.log); any thread. May be NULL. */
     void (*log)(void *user, int level, const char *area, const char *text);
     void *user;
+    uint32_t case_timeout_s; /* what a case may take (below); 0: no bound */
+    uint32_t reserved;
+    /* A case took longer: called once, from another thread, while the run's thread is in the case, with the case as
+     * failed and the verdict so far, to which it is counted. Nothing can end the case: a program prints what it has and
+     * leaves by _exit. If the function returns, the run waits on. NULL: nobody is told. */
+    void (*hang)(void *user, const infer_conform_case *c, const infer_conform_verdict *v);
 } infer_conform_options;
 
-typedef struct infer_conform_verdict {
+struct infer_conform_verdict {
     uint32_t struct_size;
     int32_t level; /* highest tier that passed together with all lower ones; -1: none. Cases left out by `only` do not
                       count against it, nor do excluded ones */
     uint32_t n_pass, n_fail, n_skip, n_fallback;
     char backend[64], version[64];
     char device[32], device_name[96];
-} infer_conform_verdict;
+    char hung[64]; /* the case in which the device hung, "" if it did not. It is not closed then: leave by _exit */
+};
 
 /* Loads the backend, opens the device, runs the cases. OK whenever a verdict was reached, whatever it is (out is
  * written); INFER_E_NO_DEVICE where there is no usable device; INFER_E_ABI where the plugin does not load, whatever the
  * reason; INFER_E_BAD_FILE for a wrong exclusion list. One run at a time in a process.
+ *
+ * Waits for the device end after a minute, or a quarter of case_timeout_s where that is less: the case fails, and so do
+ * those after it, which are not run. What waits inside the plugin or the core (a slot that does not return, a program's
+ * end) has no bound but case_timeout_s and `hang`; loading, opening and closing are watched like cases, under the names
+ * "loading", "opening" and "closing".
  *
  * An exclusion list has one line a case: a shell pattern for its name, then the reason. Cases in .never do not apply to
  * the backend and are not run; those in .notyet run, and one that passes is a failure of the list. '#' starts a
