@@ -58,6 +58,12 @@ json=`$conform $over --json --case 't0.copy.big'`
 has '"level":null'
 has '"case":"t0.copy.big","tier":"T0","detail":"'
 has '"seed":3'
+# what the kit provokes does not look like a failure
+err=`$sim --max-tier T0 --case 't0.abi.*' -v 2>&1 >/dev/null`
+case "$err" in *"another ABI"*) echo "a right plugin seems to fail: $err"; bad=1 ;; esac
+err=`$sim --max-tier T0 --case 't0.abi.query' -v -v 2>&1 >/dev/null`
+case "$err" in *"of another version: sim:"*) ;; *) echo "what a plugin logs is lost: $err"; bad=1 ;; esac
+
 # a device that never signals fails the case that waits, and nothing is run after it; a slot that never returns ends the
 # run. Both name the case.
 slow="--plugin $INFER_BUILDDIR/tests/plugins/.libs/infer-fault.so --set heap_bytes=24M --case-timeout 2
