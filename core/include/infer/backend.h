@@ -94,7 +94,8 @@ typedef struct infer_device_props {
     uint32_t flags;        /* INFER_PROP_* */
     uint32_t buffer_align; /* of offsets in bindings, bytes, a power of two */
     uint32_t n_queues;
-    uint64_t formats;                    /* bit i: INFER_FMT_ id i computes natively as an activation or weight */
+    uint64_t formats;                    /* bit i: INFER_FMT_ id i computes natively as an activation or weight. A
+                                            summary: op_query decides, and the core does not read this */
     uint64_t max_buffer;                 /* bytes of the largest buffer */
     double read_bytes_per_s;             /* declared memory read rate, 0: unknown */
     double f32_flops, f16_flops, i8_ops; /* declared peak matrix rates a second, 0: unknown */
