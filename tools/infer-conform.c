@@ -186,7 +186,8 @@ int main(int argc, char **argv)
                                  .log = log_line,
                                  .user = &p,
                                  .case_timeout_s = (uint32_t)opt_int(&p.o, OPT_CASE_TIMEOUT),
-                                 .hang = hang};
+                                 .hang = hang,
+                                 .trace_calls = opt_str(&p.o, OPT_TRACE_CALLS)};
     if (infer_conform_run(&opt, &v, &err)) {
         code = err.status == INFER_E_BAD_FILE ? cli_fail(EXIT_USAGE, "%s", err.text) : cli_fail_err(&err);
         goto out;

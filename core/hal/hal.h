@@ -30,6 +30,7 @@ typedef struct infer_hal_options {
     const char *(*config)(void *user, const char *backend, const char *key);
     void *user;
     int validate;          /* check every call's arguments (tests, porters) */
+    const char *trace;     /* file that gets a line for each call of a slot, of four backends at most; NULL: none */
     unsigned module_check; /* INFER_MODULE_CHECK_* of module_check.h */
     /* Told before a module is loaded, asked, started, and probed ("load", "query", "start", "probe"). May be NULL. */
     void (*on_step)(void *user, const char *step);

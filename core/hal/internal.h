@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "hal/hal.h"
 
@@ -45,6 +46,8 @@ struct infer_hal {
     const char *(*config)(void *user, const char *backend, const char *key);
     void *user;
     int validate;
+    FILE *trace; /* a line for each call of a slot, or NULL */
+    uint64_t trace_ns;
     unsigned module_check;
     void (*on_step)(void *user, const char *step);
     infer_topo *topo;
@@ -188,6 +191,14 @@ infer_status hal_validate_copy(infer_hal_dev *d, const infer_copy_end *dst, cons
                                const infer_copy_region *regions, uint32_t n);
 infer_status hal_validate_thread(infer_hal_dev *d, const char *what);
 infer_status hal_validate_view(infer_hal_dev *d, const infer_graph_view *view, infer_error *err);
+
+/* ---- trace.c ---- */
+/* Begins a trace where path is not NULL. */
+infer_status hal_trace_open(infer_hal *h, const char *path, infer_error *err);
+/* The table to use instead of the plugin's: the same without a trace, or where four backends have one. Valid until
+ * hal_trace_close. */
+const infer_backend_ops *hal_trace_table(hal_backend *b, const infer_backend_ops *in);
+void hal_trace_close(infer_hal *h); /* nothing of its backends is called any more */
 
 /* ---- default_prog.c: the stock program ---- */
 typedef struct hal_stock hal_stock;           /* a copied view */

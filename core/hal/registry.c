@@ -144,7 +144,8 @@ static infer_status ask_backend(hal_backend *b, infer_plugin_query_fn query, inf
         return infer_error_set(err, INFER_E_NO_MEMORY, "no memory");
     infer_free(b->name);
     b->name = name;
-    INFER_TRY(hal_normalize(desc->ops, &b->ops, &b->has, b->name, err));
+    b->desc.ops = hal_trace_table(b, desc->ops);
+    INFER_TRY(hal_normalize(b->desc.ops, &b->ops, &b->has, b->name, err));
     b->query = query;
     b->reason[0] = 0;
     b->loaded = 1;
@@ -258,7 +259,9 @@ infer_status infer_hal_create(const infer_hal_options *opt, infer_hal **out, inf
     h->on_step = opt->on_step;
     pthread_mutex_init(&h->mu, NULL);
     pthread_mutex_init(&h->open_mu, NULL);
-    infer_status s = infer_topo_create(opt->topo_xml, &h->topo, err);
+    infer_status s = hal_trace_open(h, opt->trace, err);
+    if (!s)
+        s = infer_topo_create(opt->topo_xml, &h->topo, err);
     if (!s && !listed(opt->deny, "ref"))
         s = infer_hal_add(h, infer_plugin_query_ref, "builtin:ref", err);
 #ifdef INFER_BUILTIN_CPU
@@ -290,8 +293,10 @@ void infer_hal_destroy(infer_hal *h)
         hal_backend *b = h->backends[i];
         if (b->inited)
             b->ops.backend_fini();
-        backend_free(b);
     }
+    hal_trace_close(h);
+    for (uint32_t i = 0; i < h->n_backends; i++)
+        backend_free(h->backends[i]);
     infer_free(h->devices);
     infer_free(h->backends);
     infer_topo_destroy(h->topo);

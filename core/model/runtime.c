@@ -58,6 +58,7 @@ infer_status infer_runtime_create(const infer_runtime_options *opt, infer_runtim
                            .config = setting,
                            .user = rt,
                            .validate = (int)o.validate,
+                           .trace = o.trace_calls,
                            .module_check = o.module_check};
     s = infer_hal_create(&h, &rt->hal, err);
     if (s != INFER_OK)

@@ -224,6 +224,7 @@ static infer_status load(cts_run *r, infer_error *err)
                            .backend_path = opt->backend_path,
                            .allow = opt->backend ? opt->backend : "ref",
                            .config = setting,
+                           .trace = opt->trace_calls,
                            .user = (void *)(uintptr_t)opt};
     INFER_TRY(infer_hal_create(&o, &r->hal, err));
     infer_error e = {0};

@@ -64,6 +64,13 @@ case "$err" in *"another ABI"*) echo "a right plugin seems to fail: $err"; bad=1
 err=`$sim --max-tier T0 --case 't0.abi.query' -v -v 2>&1 >/dev/null`
 case "$err" in *"of another version: sim:"*) ;; *) echo "what a plugin logs is lost: $err"; bad=1 ;; esac
 
+# calls can be traced, those of the kit itself too
+calls=`mktemp`
+$sim --max-tier T1 --case 't1.add.*' --trace-calls "$calls" >/dev/null || { echo "a traced plugin fails"; bad=1; }
+grep -q ' sim cmd_op queue 0x[0-9a-f]* add f32\[[0-9,]*\] f32\[[0-9,]*\] -> f32\[[0-9,]*\] rows 0\*1 = ok [0-9.]* us$' "$calls" ||
+    { echo "no line of an op: `tail -3 "$calls"`"; bad=1; }
+rm -f "$calls"
+
 # a device that never signals fails the case that waits, and nothing is run after it; a slot that never returns ends the
 # run. Both name the case.
 slow="--plugin $INFER_BUILDDIR/tests/plugins/.libs/infer-fault.so --set heap_bytes=24M --case-timeout 2

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import time
@@ -47,6 +48,20 @@ with open(path, "w") as f:
 check(answer("--raw", "-f", path, "-n", "20", "--temp", "0")["ids"] == a["ids"], "-f")
 check(answer("--raw", "-n", "20", "--temp", "0", stdin=b"Hello")["ids"] == a["ids"], "standard input")
 check(answer("--raw", "-f", "-", "-n", "20", "--temp", "0", stdin=b"Hello")["ids"] == a["ids"], "-f -")
+
+# A line for each call to a backend: seconds, backend, slot, what, status, microseconds.
+path = os.path.join(work, "calls")
+check(answer("--raw", "-p", "Hello", "-n", "20", "--temp", "0", "--trace-calls", path)["ids"] == a["ids"], "traced")
+with open(path) as f:
+    calls = f.read().splitlines()
+form = re.compile(r"[0-9]+\.[0-9]{6} [a-z0-9_]+ ([a-z_]+) .* = (ok|INFER_[A-Z_]+) [0-9]+\.[0-9] us$")
+check(all(form.match(c) for c in calls), "lines of calls", [c for c in calls if not form.match(c)][:3])
+slots = {form.match(c).group(1) for c in calls if form.match(c)}
+check({"probe", "dev_open", "buf_alloc", "op_query", "cmd_op", "queue_signal", "queue_destroy", "dev_close"} <= slots,
+      "traced slots", slots)
+check(sum(" matmul f32[" in c and "->" in c for c in calls) > 20, "ops with their shapes", calls[-3:])
+r = run("infer-run", *BASE, "-p", "Hello", "--trace-calls", os.path.join(work, "no", "such"))
+check(r.rc == 1 and len(r.said) == 1 and "no/such" in r.said[0], "a trace that cannot be written", r)
 
 # Seeds: the same gives the same, another another, none a new one each time.
 hot = ["--raw", "-p", "Hello", "-n", "40", "--temp", "1.5", "--top-k", "0", "--top-p", "1", "--min-p", "0"]

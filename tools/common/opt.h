@@ -66,6 +66,7 @@ enum opt_id {
     OPT_BACKEND_OPTION,
     OPT_MODULE_CHECK,
     OPT_VALIDATE,
+    OPT_TRACE_CALLS,
     OPT_ALLOW_CPU_FALLBACK,
     /* text and sampling */
     OPT_PROMPT,

@@ -101,6 +101,8 @@ const opt_row opt_rows[] = {
      "first load a module in a process of its own: once a boot, each time, or not at all", 0},
     {OPT_VALIDATE, "validate", "", LOADS, OPT_FLAG, 0, 0, 0, 0, G_PLACE,
      "check the arguments of every call to a backend: slow, for who writes one", 0},
+    {OPT_TRACE_CALLS, "trace-calls", "", LOADS, OPT_STRING, "FILE", 0, 0, 0, G_PLACE,
+     "write a line for each call to a backend, for who writes one", 0},
     {OPT_ALLOW_CPU_FALLBACK, "allow-cpu-fallback", "", LOADS, OPT_FLAG, 0, 0, 0, 0, G_PLACE,
      "run on the processor when an asked device is absent", 0},
 
@@ -207,6 +209,8 @@ const opt_row opt_rows[] = {
      "run only cases whose name matches, such as 't1.rope.*'", 0},
     {OPT_CASE_TIMEOUT, "case-timeout", "", PROG_CONFORM, OPT_INT, "SECONDS", "600", 0, 1e6, G_CONFORM,
      "end the run where a case takes longer (0: never)", 0},
+    {OPT_TRACE_CALLS, "trace-calls", "", PROG_CONFORM, OPT_STRING, "FILE", 0, 0, 0, G_CONFORM,
+     "write a line for each call to the backend", 0},
     {OPT_SEED, "seed", "", PROG_CONFORM, OPT_INT, "N", "1", 0, I63, G_CONFORM, "seed of all random data", 0},
     {OPT_LISTS, "lists", "", PROG_CONFORM, OPT_STRING, "DIR", 0, 0, 0, G_CONFORM,
      "folder with exclusion lists BACKEND.never and BACKEND.notyet", 0},

@@ -17,6 +17,7 @@ static infer_status open_runtime(session *s, const opts *o, infer_error *err)
     infer_runtime_options ro = {.struct_size = sizeof ro, .log_level = cli_log_level, .log = cli_log_sink};
     ro.backend_path = opt_str(o, OPT_BACKEND_PATH);
     ro.validate = opt_int(o, OPT_VALIDATE) != 0;
+    ro.trace_calls = opt_str(o, OPT_TRACE_CALLS);
     ro.module_check = INFER_MODULE_CHECK_CACHED + (uint32_t)opt_int(o, OPT_MODULE_CHECK);
     const opt_value *list = &o->v[OPT_BACKEND_OPTION];
     if (!(s->settings = malloc((list->n + 1) * sizeof *s->settings)))

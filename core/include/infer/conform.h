@@ -63,6 +63,7 @@ typedef struct infer_conform_options {
      * failed and the verdict so far, to which it is counted. Nothing can end the case: a program prints what it has and
      * leaves by _exit. If the function returns, the run waits on. NULL: nobody is told. */
     void (*hang)(void *user, const infer_conform_case *c, const infer_conform_verdict *v);
+    const char *trace_calls; /* as in infer_runtime_options, or NULL */
 } infer_conform_options;
 
 struct infer_conform_verdict {

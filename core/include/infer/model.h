@@ -46,8 +46,9 @@ typedef struct infer_runtime_options {
     const char *machine;         /* hwloc XML file or "synthetic:…" instead of this machine's topology */
     const char *const *settings; /* n_settings strings "BACKEND.KEY=VALUE", such as "cpu.threads=2" */
     uint32_t n_settings;
-    uint32_t validate;     /* check every call to a plugin */
-    uint32_t module_check; /* INFER_MODULE_CHECK_* */
+    uint32_t validate;       /* check every call to a plugin */
+    uint32_t module_check;   /* INFER_MODULE_CHECK_* */
+    const char *trace_calls; /* file that gets a line for each call to a plugin (PORTING.md), or NULL */
 } infer_runtime_options;
 
 /* Reads the machine's topology and loads the backends (no device is touched). INFER_E_INVALID: a setting is not
