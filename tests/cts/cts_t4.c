@@ -44,7 +44,8 @@ typedef struct t4 {
     infer_range range[N_SLOTS];
     infer_hal_prog *prog;
     infer_hal_exec *exec;
-    float w[WIDTH * WIDTH], norm[WIDTH];
+    float w[WIDTH * WIDTH], norm[WIDTH], half[WIDTH];
+    int square;                                                          /* in place of the activation */
     float x[MAX_ROWS * WIDTH], y[MAX_ROWS * WIDTH], s[MAX_ROWS * WIDTH]; /* the reference's */
     int32_t counts[INFER_COUNT_MAX];
 } t4;
@@ -111,7 +112,26 @@ static int plan_weight(t4 *g)
     return !g->c->failed;
 }
 
-/* x -> norm -> product -> silu -> + x = y; (state + y) / 2 -> state */
+/* Places of the vectors behind the matrix. */
+static uint64_t norm_at(const t4 *g)
+{
+    return up(g->plan.packed_bytes, 256);
+}
+
+static uint64_t half_at(const t4 *g)
+{
+    return up(norm_at(g) + sizeof(g->norm), 256);
+}
+
+/* Whether the device takes node i as it is; an answer that is wrong is found by ask_all. */
+static int takes(t4 *g, uint32_t i)
+{
+    infer_op_answer a = {.struct_size = sizeof(a)};
+    return !g->c->ops->op_query(g->c->h, &g->n[i].op, sizeof(g->n[i].op), 1, &a, sizeof(a)) && a.level;
+}
+
+/* x -> norm -> product -> silu -> + x = y; (state + y) / 2 -> state. Where the device has no ACT, the square stands for
+ * silu; where it has no SCALE, a product with a vector halves. */
 static void nodes_of(t4 *g)
 {
     const infer_attrs_norm norm = {.struct_size = sizeof(norm), .eps = 1e-5f};
@@ -120,14 +140,13 @@ static void nodes_of(t4 *g)
     const infer_attrs_scale half = {.struct_size = sizeof(half), .scale = 0.5f};
     infer_tensor_desc norm_w = infer_tensor_make(INFER_FMT_F32, 1, WIDTH, 1, 1, 1);
     infer_tensor_desc w = infer_tensor_make(INFER_FMT_F32, 2, WIDTH, WIDTH, 1, 1);
-    uint64_t norm_at = up(g->plan.packed_bytes, 256);
     w.flags = INFER_TENSOR_WEIGHT;
     w.format = g->plan.format;
     w.layout = g->plan.layout;
     norm_w.flags = INFER_TENSOR_WEIGHT;
     node(g, 0, INFER_OP_RMS_NORM, &norm, sizeof(norm));
     rows_operand(g, 0, 0, SLOT_X, 0);
-    operand(g, 0, 0, &norm_w, SLOT_WEIGHT, norm_at, WIDTH * sizeof(float));
+    operand(g, 0, 0, &norm_w, SLOT_WEIGHT, norm_at(g), WIDTH * sizeof(float));
     rows_operand(g, 0, 1, SLOT_ARENA, 0);
     node(g, 1, INFER_OP_MATMUL, &product, sizeof(product));
     rows_operand(g, 1, 0, SLOT_ARENA, 0);
@@ -136,6 +155,13 @@ static void nodes_of(t4 *g)
     node(g, 2, INFER_OP_ACT, &act, sizeof(act));
     rows_operand(g, 2, 0, SLOT_ARENA, 1);
     rows_operand(g, 2, 1, SLOT_ARENA, 0);
+    g->square = !takes(g, 2);
+    if (g->square) {
+        node(g, 2, INFER_OP_MUL, NULL, 0);
+        rows_operand(g, 2, 0, SLOT_ARENA, 1);
+        rows_operand(g, 2, 0, SLOT_ARENA, 1);
+        rows_operand(g, 2, 1, SLOT_ARENA, 0);
+    }
     node(g, 3, INFER_OP_ADD, NULL, 0);
     rows_operand(g, 3, 0, SLOT_ARENA, 0);
     rows_operand(g, 3, 0, SLOT_X, 0);
@@ -147,6 +173,12 @@ static void nodes_of(t4 *g)
     node(g, 5, INFER_OP_SCALE, &half, sizeof(half));
     rows_operand(g, 5, 0, SLOT_ARENA, 1);
     rows_operand(g, 5, 1, SLOT_STATE, 0);
+    if (!takes(g, 5)) {
+        node(g, 5, INFER_OP_MUL, NULL, 0);
+        rows_operand(g, 5, 0, SLOT_ARENA, 1);
+        operand(g, 5, 0, &norm_w, SLOT_WEIGHT, half_at(g), sizeof(g->half));
+        rows_operand(g, 5, 1, SLOT_STATE, 0);
+    }
 }
 
 /* Asks for each node; 0: skipped or failed. Sizes the arena's scratch. */
@@ -188,7 +220,8 @@ static int allocate(t4 *g)
     const void *planes[3] = {g->w, NULL, NULL};
     const uint64_t bytes[3] = {sizeof(g->w), 0, 0};
     NEED(!infer_hal_weight_load(c->dev, &g->source, &g->plan, &w, planes, bytes, &e), "%s", e.text);
-    return cts_write(c, g->buf[SLOT_WEIGHT].h, up(g->plan.packed_bytes, 256), g->norm, sizeof(g->norm));
+    return cts_write(c, g->buf[SLOT_WEIGHT].h, norm_at(g), g->norm, sizeof(g->norm)) &&
+           cts_write(c, g->buf[SLOT_WEIGHT].h, half_at(g), g->half, sizeof(g->half));
 out:
     return 0;
 }
@@ -206,13 +239,15 @@ static int begin(cts *c, t4 *g, int64_t rows, int build)
         g->w[i] = number(c) / 3;
     for (int i = 0; i < WIDTH; i++)
         g->norm[i] = 1 + number(c) / 2;
+    for (int i = 0; i < WIDTH; i++)
+        g->half[i] = 0.5f;
     if (!plan_weight(g))
         return 0;
     nodes_of(g);
     if (!ask_all(g))
         return 0;
     g->size[SLOT_X] = g->size[SLOT_Y] = g->size[SLOT_STATE] = g->part;
-    g->size[SLOT_WEIGHT] = up(g->plan.packed_bytes, 256) + sizeof(g->norm);
+    g->size[SLOT_WEIGHT] = half_at(g) + sizeof(g->half);
     g->size[SLOT_STEP] = 256;
     for (uint32_t i = 0; i < N_SLOTS; i++)
         g->slots[i] =
@@ -264,7 +299,7 @@ static void reference(t4 *g)
             double sum = 0;
             for (int i = 0; i < WIDTH; i++)
                 sum += t[i] * g->w[o * WIDTH + i];
-            float y = (float)(sum / (1 + exp(-sum)) + x[o]);
+            float y = (float)((g->square ? sum * sum : sum / (1 + exp(-sum))) + x[o]);
             g->y[r * WIDTH + o] = y;
             g->s[r * WIDTH + o] = (g->s[r * WIDTH + o] + y) / 2;
         }

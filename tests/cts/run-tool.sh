@@ -51,6 +51,10 @@ has '{"case":"t0.mem.map","tier":"T0","reason":"buf_map'
 has '"fallbacks":[{"op":"glu","reason":"'
 has '{"op":"rope","reason":"'
 
+# programs of what is left
+text=`$sim --max-tier T4 --case 't4.prog.*' --set deny_ops=act,scale -v 2>/dev/null`
+[ `echo "$text" | grep -c '^pass'` -ge 8 ] || { echo "T4 without ACT and SCALE: $text"; bad=1; }
+
 # a device that gives a heap that it has not: T0 fails, by a case that can be run alone
 over="--backend sim --set fail=none --set heap_bytes=1M --seed 3"
 json=`$conform $over --json --case 't0.copy.big'`
