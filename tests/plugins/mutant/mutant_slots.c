@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,7 +164,7 @@ static infer_status m_dev_heap_stats(infer_device *dev, uint32_t heap, infer_hea
     return s;
 }
 
-static int heap_full; /* the last allocation did not fit */
+static atomic_int heap_full; /* the last allocation did not fit */
 
 static infer_status m_buf_alloc(infer_device *dev, uint32_t heap, uint64_t bytes, infer_buffer **out)
 {
@@ -211,7 +212,7 @@ static infer_status m_queue_create(infer_device *dev, uint32_t classes, infer_qu
     return s;
 }
 
-static int live_bufs_hint; /* a buffer was bound since the last queue was made */
+static atomic_int live_bufs_hint; /* a buffer was bound since the last queue was made */
 
 static void m_queue_destroy(infer_device *dev, infer_queue *q)
 {
