@@ -77,14 +77,14 @@ rm -f "$calls"
 
 # a device that never signals fails the case that waits, and nothing is run after it; a slot that never returns ends the
 # run. Both name the case.
-slow="--plugin $INFER_BUILDDIR/tests/plugins/.libs/infer-fault.so --set heap_bytes=24M --case-timeout 2
+slow="--plugin $INFER_BUILDDIR/tests/plugins/.libs/infer-fault.so --set heap_bytes=24M --case-timeout 4
     --set wrap=$INFER_BUILDDIR/tests/plugins/.libs/infer-sim.so"
 expect 8 $conform $slow --max-tier T1 --case 't1.add.[01]' --set delay=op:3600000000000
 expect 8 $conform $slow --max-tier T1 --case 't1.add.[01]' --set delay=done:3600000000000
 json=`$conform $slow --json --max-tier T1 --case 't1.add.[01]' --set delay=op:3600000000000 2>/dev/null`
 has '"hung":"t1.add.0"'
 has '"level":"T0"'
-has '{"case":"t1.add.0","tier":"T1","detail":"stillrunningafter2s'
+has '{"case":"t1.add.0","tier":"T1","detail":"stillrunningafter4s'
 case "$json" in *t1.add.1*) echo "a case ran after one that does not end"; bad=1 ;; esac
 json=`$conform $slow --json --max-tier T1 --case 't1.add.[01]' --set delay=done:3600000000000 2>/dev/null`
 has '"hung":"t1.add.0"'
