@@ -229,11 +229,7 @@ static int fuse_rope_kv(infer_graph *g, const infer_graph_target *t, int32_t i, 
 }
 
 static int (*const patterns[])(infer_graph *, const infer_graph_target *, int32_t, fuse_maps *) = {
-    fuse_gated_mlp,
-    fuse_qkv,
-    fuse_residual,
-    fuse_add_norm,
-    fuse_rope_kv,
+    fuse_gated_mlp, fuse_qkv, fuse_residual, fuse_add_norm, fuse_rope_kv,
 };
 
 infer_status infer_graph_fuse(infer_graph *g, const infer_graph_target *t, infer_error *err)

@@ -25,7 +25,8 @@ enum {
 /* How kernels are cut, by type of device. Kernels get these as build options; what a GPU's work-group does with lanes,
  * a CPU's work-item does in a loop. */
 typedef struct ocl_tune {
-    uint32_t lanes;      /* of a work-group that reduces a row */
+    uint32_t lanes;      /* of a work-group */
+    uint32_t row_lanes;  /* of one that reduces a long row: norms, softmax, sampling */
     uint32_t each;       /* elements of a work-item that works on elements */
     uint32_t chunk;      /* keys that attention takes at a time */
     uint32_t mv_lanes;   /* along K */
@@ -53,7 +54,7 @@ struct infer_device {
     const ocl_tune *tune;
     int is_cpu, unified;
     uint64_t memory, max_buffer, local_bytes;
-    uint32_t units;
+    uint32_t units, row_lanes; /* the latter as tune says, or what the device takes */
     char name[96], driver[96];
     const char *cache_dir; /* NULL: no cache */
     _Atomic uint64_t used;
@@ -178,11 +179,13 @@ infer_status ocl_tl_signal_host(infer_timeline *tl, uint64_t value);
 #define OCL_SOURCE_MOE    16u
 #define OCL_SOURCE_MATMUL 32u
 #define OCL_SOURCE_SAMPLE 64u
-#define OCL_SOURCE_OPS    (OCL_SOURCE_EACH | OCL_SOURCE_ROWS | OCL_SOURCE_KV | OCL_SOURCE_ATTN | OCL_SOURCE_MOE)
+#define OCL_SOURCE_OPS    (OCL_SOURCE_EACH | OCL_SOURCE_KV | OCL_SOURCE_MOE)
+#define OCL_SOURCE_LONG   (OCL_SOURCE_ROWS | OCL_SOURCE_SAMPLE) /* with row_lanes */
 infer_status ocl_program_get(infer_device *dev, uint32_t sources, const char *options, const ocl_program **out);
 void ocl_programs_free(infer_device *dev);
-/* The program of the ops that have no build options of their own. */
+/* The program of the ops that have no build options of their own, and that of those with row_lanes. */
 infer_status ocl_program_ops(infer_device *dev, const ocl_program **out);
+infer_status ocl_program_long(infer_device *dev, const ocl_program **out);
 /* A cache of compiled programs: one file a key (ocl_cache.c). Reading gives memory of host->alloc; 0: there is none, or
  * a broken one. Writing fails in silence. */
 int ocl_cache_read(infer_device *dev, const char *key, void **data, uint64_t *bytes);

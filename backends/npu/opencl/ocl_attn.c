@@ -1,6 +1,7 @@
 /* Attention: which operands go where. SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "ocl.h"
@@ -9,6 +10,14 @@
 static uint64_t local_bytes(const infer_device *dev, int64_t d, int64_t dv)
 {
     return (uint64_t)(d + dv + dev->tune->lanes) * 4 + (uint64_t)dev->tune->chunk * 12;
+}
+
+/* A program for each pair of formats. */
+static infer_status program_of(infer_device *dev, infer_format k, infer_format v, const ocl_program **out)
+{
+    char options[48];
+    snprintf(options, sizeof options, "-DKF=%u -DVF=%u", k, v);
+    return ocl_program_get(dev, OCL_SOURCE_ATTN, options, out);
 }
 
 void ocl_check_attn(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
@@ -24,7 +33,8 @@ void ocl_check_attn(infer_device *dev, const infer_op_desc *op, infer_op_answer 
     }
     if (local_bytes(dev, q->shape[2], y->shape[2]) > dev->local_bytes)
         ocl_no(a, INFER_WHY_SHAPE, 0);
-    else if (ocl_program_ops(dev, &program))
+    else if (program_of(dev, ocl_tensor_desc(op, 1)->format,
+                        ocl_tensor_desc(op, op->op == INFER_OP_MLA_PAGED ? 1 : 2)->format, &program))
         ocl_no(a, INFER_WHY_OP, 0);
 }
 
@@ -32,12 +42,12 @@ infer_status ocl_run_attn(ocl_call *c)
 {
     const infer_op_desc *op = c->op;
     const ocl_program *program;
-    infer_status s = ocl_program_ops(c->dev, &program);
     int dense = op->op == INFER_OP_ATTN_DENSE, mla = op->op == INFER_OP_MLA_PAGED, out = (int)op->n_in;
     int v = mla ? 1 : 2, table = dense ? -2 : v + 1, sinks = dense || mla ? -2 : 6, tree = dense ? -2 : mla ? 5 : 7;
     const infer_tensor_desc *k = ocl_tensor_desc(op, 1);
     infer_attrs_attn attrs;
     ocl_launch l;
+    infer_status s = program_of(c->dev, k->format, ocl_tensor_desc(op, (uint32_t)v)->format, &program);
     if (s)
         return s;
     if (sinks >= 0 && (sinks >= out || !ocl_present(op, (uint32_t)sinks)))

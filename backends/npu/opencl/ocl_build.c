@@ -66,12 +66,13 @@ static const struct {
 #undef SAME
 };
 
-static void common_options(const infer_device *dev, const char *more, char *out, size_t cap)
+static void common_options(const infer_device *dev, uint32_t sources, const char *more, char *out, size_t cap)
 {
     const ocl_tune *t = dev->tune;
-    size_t n = (size_t)snprintf(
-        out, cap, "-cl-std=CL1.2 -DLANES=%u -DEPT=%u -DTK=%u -DLK=%u -DLC=%u -DCI=%u -DMVR=%u -DTILE=%u", t->lanes,
-        t->each, t->chunk, t->mv_lanes, t->mv_columns, t->mv_serial, t->mv_rows, t->tile);
+    size_t n = (size_t)snprintf(out, cap,
+                                "-cl-std=CL1.2 -DLANES=%u -DEPT=%u -DTK=%u -DLK=%u -DLC=%u -DCI=%u -DMVR=%u -DTILE=%u",
+                                sources & OCL_SOURCE_LONG ? dev->row_lanes : t->lanes, t->each, t->chunk, t->mv_lanes,
+                                t->mv_columns, t->mv_serial, t->mv_rows, t->tile);
     for (size_t i = 0; i < sizeof constants / sizeof constants[0] && n < cap; i++)
         n += (size_t)snprintf(out + n, cap - n, " -D%s=%u", constants[i].name, constants[i].value);
     if (n < cap)
@@ -187,7 +188,7 @@ static infer_status build(infer_device *dev, uint32_t sources, const char *more,
     cl_uint n = parts_of(sources, text, bytes);
     for (cl_uint i = 0; i < n; i++)
         hash = ocl_hash(hash, text[i], bytes[i]);
-    common_options(dev, more, options, sizeof options);
+    common_options(dev, sources, more, options, sizeof options);
     snprintf(key, sizeof key, "%s|%s|%s|%016llx|%s", dev->name, dev->driver, OCL_BUILD_ID, (unsigned long long)hash,
              options);
     out->program = from_cache(dev, key, options);
@@ -239,6 +240,11 @@ out_lock:
 infer_status ocl_program_ops(infer_device *dev, const ocl_program **out)
 {
     return ocl_program_get(dev, OCL_SOURCE_OPS, "", out);
+}
+
+infer_status ocl_program_long(infer_device *dev, const ocl_program **out)
+{
+    return ocl_program_get(dev, OCL_SOURCE_LONG, "", out);
 }
 
 void ocl_programs_free(infer_device *dev)

@@ -10,8 +10,9 @@
 
 /* A CPU's driver runs a work-item as a loop: few and long ones. GPUs and the rest: 64 to 256 lanes. */
 static const ocl_tune tune_cpu = {
-    .lanes = 1, .each = 512, .chunk = 32, .mv_lanes = 1, .mv_columns = 1, .mv_serial = 8, .mv_rows = 8};
+    .lanes = 1, .row_lanes = 1, .each = 512, .chunk = 32, .mv_lanes = 1, .mv_columns = 1, .mv_serial = 8, .mv_rows = 8};
 static const ocl_tune tune_gpu = {.lanes = 128,
+                                  .row_lanes = 512,
                                   .each = 1,
                                   .chunk = 128,
                                   .mv_lanes = 32,
@@ -83,7 +84,10 @@ infer_status ocl_dev_open(const infer_host *host, uint32_t index, infer_device *
     infer_status s = choose_tune(dev);
     if (s)
         goto err_dev;
-    if (ocl_number(cl, id, CL_DEVICE_MAX_WORK_GROUP_SIZE) < 256 && dev->tune->lanes > 1) {
+    dev->row_lanes = dev->tune->row_lanes;
+    while (dev->row_lanes > ocl_number(cl, id, CL_DEVICE_MAX_WORK_GROUP_SIZE) && dev->row_lanes > 1)
+        dev->row_lanes /= 2;
+    if (dev->row_lanes < 256 && dev->tune->lanes > 1) {
         s = ocl_fail(host, INFER_E_UNSUPPORTED, "opencl: %s takes work-groups of less than 256", dev->name);
         goto err_dev;
     }

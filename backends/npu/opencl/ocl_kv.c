@@ -49,7 +49,8 @@ static infer_status write_heads(ocl_call *c, const ocl_program *program, int x, 
     }
     const int which[] = {x, rope ? pos : -2, rope ? pos + 1 : -2, slots >= 0 ? slots : -2, y, -1};
     ocl_launch_init(&l, c, program, "rope_write", which, 6, &p, sizeof p);
-    return ocl_emit(c, &l, ((size_t)p.x.width + 31) / 32, (size_t)p.heads, (size_t)p.rows.cap, 1, 1);
+    return ocl_emit(c, &l, ((size_t)p.x.width + 31) / 32, (size_t)p.heads, (size_t)p.rows.cap,
+                    c->dev->tune->lanes == 1 ? 1 : 32, 1);
 }
 
 infer_status ocl_run_rope(ocl_call *c)

@@ -159,6 +159,53 @@ static infer_status multiply(ocl_call *c, const product *m)
     return ocl_emit(c, &l, (n + columns - 1) / columns, (rows + each - 1) / each, 1, t->mv_lanes * t->mv_columns, 1);
 }
 
+/* Up to three products of operand 0, in one launch: weights first .. first + n - 1 of one format and K. */
+static int joins(const infer_device *dev, const infer_op_desc *op, uint32_t first, uint32_t n)
+{
+    const infer_tensor_desc *w = ocl_tensor_desc(op, first);
+    for (uint32_t i = 1; i < n; i++)
+        if (ocl_tensor_desc(op, first + i)->format != w->format)
+            return 0;
+    return dev->tune->mv_lanes > 1 && !(dev->tune->tile && ocl_tensor_desc(op, 0)->shape[0] >= dev->tune->tile_from);
+}
+
+/* y: operand of the first product's output, or -3: rows of scratch, out[i]. bias: operand of the first, -2: none. */
+static infer_status multiply_joined(ocl_call *c, uint32_t n, int bias, int y, const ocl_tensor *out)
+{
+    const infer_tensor_desc *w0 = ocl_tensor_desc(c->op, 1);
+    const ocl_tune *t = c->dev->tune;
+    const ocl_program *program;
+    ocl_launch l;
+    ocl_mms p = {.x = c->t[0], .rows = c->rows, .k = (int32_t)w0->shape[1], .wide = wide(&c->t[0])};
+    int which[] = {0, -2, -2, -2, -2, -2, -2, -2, -2, -2, -1};
+    size_t columns = t->mv_columns * t->mv_serial, total = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t b = (uint32_t)bias + i;
+        which[1 + i] = 1 + (int)i;
+        p.w_off[i] = c->t[1 + i].off;
+        p.w_row[i] = c->t[1 + i].s0;
+        p.n[i] = (int32_t)ocl_tensor_desc(c->op, 1 + i)->shape[0];
+        p.y[i] = y >= 0 ? c->t[y + (int)i] : out[i];
+        p.wide &= !((p.w_off[i] | (uint64_t)p.w_row[i]) % 16);
+        if (bias >= 0 && b < c->op->n_in && ocl_present(c->op, b)) {
+            p.bias[i] = c->t[b];
+            which[4 + i] = (int)b;
+        }
+        which[7 + i] = y >= 0 ? y + (int)i : -2;
+        total += (size_t)p.n[i];
+    }
+    infer_status s = program_of(c->dev, w0->format, (infer_format)p.x.fmt, &program);
+    if (s)
+        return s;
+    int one = p.rows.cap == 1;
+    ocl_launch_init(&l, c, program, one ? "mvs1" : "mvsr", which, 11, &p, sizeof p);
+    for (uint32_t i = 0; i < n && y < 0; i++)
+        l.mem[7 + i] = c->scratch;
+    size_t rows = (size_t)p.rows.cap, each = one ? 1 : t->mv_rows;
+    return ocl_emit(c, &l, (total + columns - 1) / columns, (rows + each - 1) / each, 1, t->mv_lanes * t->mv_columns,
+                    1);
+}
+
 /* Tiles add along K in another order than the kernels for few rows. */
 static void invariance(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
@@ -210,7 +257,8 @@ infer_status ocl_run_matmul(ocl_call *c)
 
 void ocl_check_qkv(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
-    a->level = INFER_LEVEL_COMPOSED;
+    /* as one op from few rows on, so that the core joins the three; programs for many rows are three products then */
+    a->level = dev->tune->mv_lanes > 1 ? INFER_LEVEL_NATIVE : INFER_LEVEL_COMPOSED;
     for (uint32_t i = 1; i <= 3; i++)
         if (!product_ok(dev, op, i, ocl_tensor_desc(op, 0)->format, a))
             return;
@@ -220,6 +268,8 @@ void ocl_check_qkv(infer_device *dev, const infer_op_desc *op, infer_op_answer *
 infer_status ocl_run_qkv(ocl_call *c)
 {
     infer_status s = INFER_OK;
+    if (joins(c->dev, c->op, 1, 3))
+        return multiply_joined(c, 3, 4, (int)c->op->n_in, NULL);
     for (int i = 0; i < 3 && !s; i++) {
         int bias = 4 + i;
         int biased = bias < (int)c->op->n_in && ocl_present(c->op, (uint32_t)bias);
@@ -269,10 +319,15 @@ infer_status ocl_run_gated_mlp(ocl_call *c)
     const product last = {
         .x = -3, .w = 3, .bias = -2, .ids = -2, .y = (int)op->n_in, .xt = gate, .epilogue = 1, .scale = 1};
     infer_status s = ocl_program_ops(c->dev, &program);
-    if (!s)
+    if (s)
+        return s;
+    if (joins(c->dev, op, 1, 2)) {
+        s = multiply_joined(c, 2, -2, -3, (const ocl_tensor[]){gate, up});
+    } else {
         s = multiply(c, &first);
-    if (!s)
-        s = multiply(c, &second);
+        if (!s)
+            s = multiply(c, &second);
+    }
     if (s)
         return s;
     ocl_attrs(op, &act, sizeof act);

@@ -194,17 +194,24 @@ infer_status ocl_run_select(ocl_call *c)
 
 /* ---- A work-group a vector ------------------------------------------------------------------------------------ */
 
+static void need_long(infer_device *dev, infer_op_answer *a)
+{
+    const ocl_program *program;
+    if (a->level && ocl_program_long(dev, &program))
+        ocl_no(a, INFER_WHY_OP, 0);
+}
+
 void ocl_check_norm(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
     (void)op;
-    need_ops(dev, a);
+    need_long(dev, a);
 }
 
 infer_status ocl_run_norm(ocl_call *c)
 {
     const infer_op_desc *op = c->op;
     const ocl_program *program;
-    infer_status s = ocl_program_ops(c->dev, &program);
+    infer_status s = ocl_program_long(c->dev, &program);
     int add = op->op == INFER_OP_ADD_RMS_NORM, layer = op->op == INFER_OP_LAYER_NORM;
     uint32_t out = op->n_in, w = add ? 2 : 1;
     int b = add ? 1 : layer && ocl_present(op, 2) && op->n_in > 2 ? 2 : -2;
@@ -231,19 +238,19 @@ infer_status ocl_run_norm(ocl_call *c)
         p.s = c->t[out + 1];
     const int which[] = {0, has_w ? (int)w : -2, b, (int)out, add ? (int)out + 1 : -2, -1};
     ocl_launch_init(&l, c, program, "norm", which, 6, &p, sizeof p);
-    return ocl_emit(c, &l, (size_t)p.rows.cap * (size_t)p.per_row, 1, 1, c->dev->tune->lanes, 1);
+    return ocl_emit(c, &l, (size_t)p.rows.cap * (size_t)p.per_row, 1, 1, c->dev->row_lanes, 1);
 }
 
 void ocl_check_row(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
     (void)op;
-    need_ops(dev, a);
+    need_long(dev, a);
 }
 
 infer_status ocl_run_row(ocl_call *c)
 {
     const ocl_program *program;
-    infer_status s = ocl_program_ops(c->dev, &program);
+    infer_status s = ocl_program_long(c->dev, &program);
     infer_attrs_scale attrs;
     ocl_launch l;
     if (s)
@@ -256,5 +263,5 @@ infer_status ocl_run_row(ocl_call *c)
                  .scale = attrs.scale == 0 ? 1 : attrs.scale};
     ocl_launch_init(&l, c, program, c->op->op == INFER_OP_ARGMAX ? "argmax" : "softmax", (const int[]){0, 1, -1}, 3, &p,
                     sizeof p);
-    return ocl_emit(c, &l, (size_t)p.rows.cap * (size_t)p.per_row, 1, 1, c->dev->tune->lanes, 1);
+    return ocl_emit(c, &l, (size_t)p.rows.cap * (size_t)p.per_row, 1, 1, c->dev->row_lanes, 1);
 }

@@ -9,7 +9,7 @@ void ocl_check_sample(infer_device *dev, const infer_op_desc *op, infer_op_answe
 {
     const ocl_program *program;
     const infer_tensor_desc *x = ocl_tensor_desc(op, 0);
-    if (ocl_program_get(dev, OCL_SOURCE_SAMPLE, "", &program)) {
+    if (ocl_program_long(dev, &program)) {
         ocl_no(a, INFER_WHY_OP, 0);
         return;
     }
@@ -21,7 +21,7 @@ infer_status ocl_run_sample(ocl_call *c)
 {
     const infer_op_desc *op = c->op;
     const ocl_program *program;
-    infer_status s = ocl_program_get(c->dev, OCL_SOURCE_SAMPLE, "", &program);
+    infer_status s = ocl_program_long(c->dev, &program);
     int out = (int)op->n_in, in[5];
     infer_attrs_sample attrs;
     ocl_launch l;
@@ -56,7 +56,7 @@ infer_status ocl_run_sample(ocl_call *c)
                          -2, -1};
     ocl_launch_init(&l, c, program, "sample", which, 11, &p, sizeof p);
     l.mem[9] = c->scratch;
-    s = ocl_emit(c, &l, (size_t)p.rows.cap, 1, 1, c->dev->tune->lanes, 1);
+    s = ocl_emit(c, &l, (size_t)p.rows.cap, 1, 1, c->dev->row_lanes, 1);
     if (s || in[2] < 0)
         return s;
     ocl_launch_init(&l, c, program, "count_ids", (const int[]){1, 2, out, -1}, 4, &p, sizeof p);

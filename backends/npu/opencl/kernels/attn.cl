@@ -1,10 +1,11 @@
 /* Attention over a paged cache or dense keys: one work-group for a row and a head walks the keys in chunks of TK,
  * softmax on line (Milakov and Gimelshein 2018, arXiv:1805.02867). Chunks begin at multiples of TK whatever the batch,
- * so that a row's result depends on its own keys only. SPDX-License-Identifier: Apache-2.0 */
+ * so that a row's result depends on its own keys only. KF, VF: formats of keys and values. SPDX-License-Identifier: Apache-2.0 */
 
 /* q . key, q in local memory, n elements. */
-float key_dot(const L float *q, const G uchar *k, int fmt, int n)
+float key_dot(const L float *q, const G uchar *k, int n)
 {
+    const int fmt = KF;
     float8 s = 0;
     float rest = 0;
     if (fmt == FMT_Q8_0 || fmt == FMT_Q4_0 || fmt == FMT_F8_E4M3) {
@@ -24,8 +25,10 @@ float key_dot(const L float *q, const G uchar *k, int fmt, int n)
     int i = 0;
 #if LANES > 1
     if (fmt == FMT_F16 && (uintptr_t)k % 16 == 0)
-        for (; i + 8 <= n; i += 8)
+        _Pragma("unroll 16") for (; i + 8 <= n; i += 8)
+        {
             s = fma(vload8(0, q + i), vloada_half8(0, (const G half *)k + i), s);
+        }
 #endif
     for (; i + 8 <= n; i += 8)
         s = fma(vload8(0, q + i), ld8(k, fmt, i), s);
@@ -34,8 +37,9 @@ float key_dot(const L float *q, const G uchar *k, int fmt, int n)
     return sum8(s) + rest;
 }
 
-float value_at(const G uchar *v, int fmt, int i)
+float value_at(const G uchar *v, int i)
 {
+    const int fmt = VF;
     if (fmt == FMT_Q8_0) {
         const G uchar *p = v + 34 * (i / 32);
         return (float)(char)p[2 + i % 32] * half_at(p);
@@ -48,8 +52,9 @@ float value_at(const G uchar *v, int fmt, int i)
 }
 
 /* acc += p * value, by one lane alone. */
-void add_value(L float *acc, const G uchar *v, int fmt, float p, int n)
+void add_value(L float *acc, const G uchar *v, float p, int n)
 {
+    const int fmt = VF;
     int i = 0;
     if (fmt == FMT_Q8_0 || fmt == FMT_Q4_0 || fmt == FMT_F8_E4M3) {
         for (; i + 32 <= n; i += 32) {
@@ -63,7 +68,7 @@ void add_value(L float *acc, const G uchar *v, int fmt, float p, int n)
             vstore8(fma(ld8(v, fmt, i), (float8)(p), vload8(0, acc + i)), 0, acc + i);
     }
     for (; i < n; i++)
-        acc[i] = fma(value_at(v, fmt, i), p, acc[i]);
+        acc[i] = fma(value_at(v, i), p, acc[i]);
 }
 
 /* The sequence that owns a row, -1: none. q_start rises. */
@@ -136,7 +141,7 @@ __kernel void attention(const G uchar *q, const G uchar *kp, const G uchar *vp, 
                 long k = token(&p.k, p.n_blocks, block, offset, kv_head);
                 if (k >= 0) {
                     spot = token(&p.v, p.n_blocks, block, offset, kv_head);
-                    s = key_dot(q_at, kp + k, p.k.fmt, d) * p.scale;
+                    s = key_dot(q_at, kp + k, d) * p.scale;
                     if (p.soft_cap > 0)
                         s = p.soft_cap * tanh(s / p.soft_cap);
                     m = fmax(m, s);
@@ -160,21 +165,15 @@ __kernel void attention(const G uchar *q, const G uchar *kp, const G uchar *vp, 
             acc[i] *= keep;
         for (int j = 0; j < TK; j++)
             if (place[j] >= 0)
-                add_value(acc, vp + place[j], p.v.fmt, prob[j], dv);
+                add_value(acc, vp + place[j], prob[j], dv);
 #else
         for (int i = lane; i < dv; i += LANES) {
             float a = acc[i] * keep;
-            if (p.v.fmt == FMT_F16) {
-                int last = (int)min((long)TK, end - t0);
-                _Pragma("unroll 8") for (int j = 0; j < last; j++)
-                {
-                    float v = vload_half(i, (const G half *)(vp + max(place[j], 0L))); /* no branch: loads run ahead */
-                    a = fma(place[j] < 0 ? 0.0f : v, prob[j], a);
-                }
-            } else {
-                for (int j = 0; j < TK; j++)
-                    if (place[j] >= 0)
-                        a = fma(value_at(vp + place[j], p.v.fmt, i), prob[j], a);
+            int last = (int)min((long)TK, end - t0);
+            _Pragma("unroll 16") for (int j = 0; j < last; j++)
+            {
+                float v = value_at(vp + max(place[j], 0L), i); /* no branch: loads run ahead */
+                a = fma(place[j] < 0 ? 0.0f : v, prob[j], a);
             }
             acc[i] = a;
         }

@@ -52,6 +52,14 @@ long at(const ocl_tensor *t, long k)
     return (long)t->off + k * t->s0 + i1 * t->s1 + i2 * t->s2;
 }
 
+/* Token (block, offset) of head h in a plane; -1: there is none. */
+long token(const ocl_tensor *t, int n_blocks, int block, int offset, int head)
+{
+    if (block < 0 || block >= n_blocks)
+        return -1;
+    return (long)t->off + block * t->s0 + head * t->s1 + offset * t->s2;
+}
+
 int rows_of(const G uchar *counts, const ocl_rows *r)
 {
     if (r->from < 0)

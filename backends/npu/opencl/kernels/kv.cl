@@ -26,41 +26,49 @@ float turned(const ocl_rope *p, const G uchar *x, const G uchar *pos, const G uc
     return second ? fma(u, sc.x, v * sc.y) : fma(u, sc.y, -(v * sc.x));
 }
 
-/* 32 elements of a head: rotated where dims is not 0, to rows (no slots) or to a plane of the cache. */
+/* 32 elements of a head, by one item or by 32 lanes: rotated where dims is not 0, to rows (no slots) or to a plane of
+ * the cache. */
 __kernel void rope_write(const G uchar *x, const G uchar *pos, const G uchar *freq, const G uchar *slots, G uchar *y,
                          const G uchar *counts, const ocl_rope p)
 {
-    int e0 = 32 * get_global_id(0), head = get_global_id(1), row = get_global_id(2), n = min(32, p.x.width - e0);
-    if (row >= rows_of(counts, &p.rows) || head >= p.heads || n <= 0)
-        return;
-    x += at(&p.x, (long)row * p.heads + head);
-    pos += p.dims ? at(&p.pos, row) : 0;
+    int e0 = 32 * get_group_id(0), head = get_global_id(1), row = get_global_id(2), n = min(32, p.x.width - e0);
+    int slot = 0, live = row < rows_of(counts, &p.rows) && head < p.heads;
+    x += at(&p.x, live ? (long)row * p.heads + head : 0);
+    pos += p.dims && live ? at(&p.pos, row) : 0;
     freq += p.freq.off;
-    if (p.slots.fmt) {
-        int slot = *(const G int *)(slots + at(&p.slots, row));
-        if (slot < 0 || slot / p.block_size >= p.n_blocks)
-            return;
+    if (live && p.slots.fmt) {
+        slot = *(const G int *)(slots + at(&p.slots, row));
+        live = slot >= 0 && slot / p.block_size < p.n_blocks;
+    }
+    if (!p.slots.fmt)
+        y += at(&p.y, live ? (long)row * p.heads + head : 0);
+    else if (live)
         y += p.y.off + slot / p.block_size * p.y.s0 + head * p.y.s1 + slot % p.block_size * p.y.s2;
-    } else {
-        y += at(&p.y, (long)row * p.heads + head);
+    int packed = p.y.fmt == FMT_Q8_0 || p.y.fmt == FMT_Q4_0;
+#if LANES == 1
+    float v[32];
+    for (int i = 0; i < n && live; i++) {
+        v[i] = turned(&p, x, pos, freq, e0 + i);
+        if (!packed)
+            st_plain(y, p.y.fmt, e0 + i, v[i]);
     }
-    if (p.y.fmt == FMT_Q8_0 || p.y.fmt == FMT_Q4_0) {
-        float v[32];
-        for (int i = 0; i < 32; i++)
-            v[i] = turned(&p, x, pos, freq, e0 + i);
+    if (packed && live)
         pack32(y, p.y.fmt, e0 / 32, v);
-        return;
+#else
+    L float all[32];
+    int i = get_local_id(0);
+    float u = live && i < n ? turned(&p, x, pos, freq, e0 + i) : 0.0f;
+    all[i] = u;
+    FENCE();
+    if (!packed && live && i < n)
+        st_plain(y, p.y.fmt, e0 + i, u);
+    if (packed && live && i == 0) {
+        float v[32];
+        for (int k = 0; k < 32; k++)
+            v[k] = all[k];
+        pack32(y, p.y.fmt, e0 / 32, v);
     }
-    for (int i = e0; i < e0 + n; i++)
-        st_plain(y, p.y.fmt, i, turned(&p, x, pos, freq, i));
-}
-
-/* Token (block, offset) of head h in a plane; -1: there is none. */
-long token(const ocl_tensor *t, int n_blocks, int block, int offset, int head)
-{
-    if (block < 0 || block >= n_blocks)
-        return -1;
-    return (long)t->off + block * t->s0 + head * t->s1 + offset * t->s2;
+#endif
 }
 
 /* One byte column of a head: lists are walked in order. Dimension 0: bytes, 1: heads, 2: list entries (mode 2: one). */

@@ -185,6 +185,60 @@ float mac8(float8 a, float8 b, float s)
 MV(mv1, 1)
 MV(mvr, MVR)
 
+/* Up to three weights and one x: mv1 and mvr over all their columns, without steps after it. */
+int weight_of(const ocl_mms *p, int *c)
+{
+    int i = 0;
+    while (i < 2 && *c >= p->n[i])
+        *c -= p->n[i++];
+    return i;
+}
+
+#define MVS(NAME, R)                                                                                                   \
+    __kernel void NAME(const G uchar *x, const G uchar *w0, const G uchar *w1, const G uchar *w2, const G uchar *b0,   \
+                       const G uchar *b1, const G uchar *b2, G uchar *y0, G uchar *y1, G uchar *y2,                    \
+                       const G uchar *counts, const ocl_mms p)                                                         \
+    {                                                                                                                  \
+        L float red[R][LC * CI][LK];                                                                                   \
+        int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
+        int m = clamp(rows_of(counts, &p.rows) - r0, 0, R), whole = p.k / GROUP, have = m > 0;                         \
+        int n = p.n[0] + p.n[1] + p.n[2];                                                                              \
+        const G uchar *xr[R], *row[CI];                                                                                \
+        for (int r = 0; r < R; r++)                                                                                    \
+            xr[r] = x + at(&p.x, r0 + max(0, min(r, m - 1)));                                                          \
+        for (int c = 0; c < CI; c++) {                                                                                 \
+            int column = min((int)get_group_id(0) * (LC * CI) + c0 + c, n - 1), i = weight_of(&p, &column);            \
+            row[c] = (i == 0 ? w0 : i == 1 ? w1 : w2) + p.w_off[i] + column * p.w_row[i];                              \
+        }                                                                                                              \
+        float s[R][CI];                                                                                                \
+        for (int r = 0; r < R; r++)                                                                                    \
+            for (int c = 0; c < CI; c++)                                                                               \
+                s[r][c] = 0;                                                                                           \
+        if (have) {                                                                                                    \
+            _Pragma("unroll 4") for (int g = lane; g < whole; g += LK)                                                 \
+            {                                                                                                          \
+                STEP(R)                                                                                                \
+            }                                                                                                          \
+        }                                                                                                              \
+        TAIL(R)                                                                                                        \
+        for (int r = 0; r < R; r++)                                                                                    \
+            for (int c = 0; c < CI; c++)                                                                               \
+                red[r][c0 + c][lane] = s[r][c];                                                                        \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                                  \
+        int me = get_local_id(0) % LK, r = me / CI, mine = get_local_id(0) / LK * CI + me % CI;                        \
+        int column = (int)get_group_id(0) * (LC * CI) + mine;                                                          \
+        if (r < m && column < n) {                                                                                     \
+            int i = weight_of(&p, &column);                                                                            \
+            float16 v = vload16(0, red[r][mine]) + vload16(1, red[r][mine]);                                           \
+            float sum = sum8(v.lo + v.hi);                                                                             \
+            if (p.bias[i].fmt)                                                                                         \
+                sum += ld((i == 0 ? b0 : i == 1 ? b1 : b2) + p.bias[i].off, p.bias[i].fmt, column);                    \
+            st((i == 0 ? y0 : i == 1 ? y1 : y2) + at(&p.y[i], r0 + r), p.y[i].fmt, column, sum);                       \
+        }                                                                                                              \
+    }
+MVS(mvs1, 1)
+MVS(mvsr, MVR)
+
 /* 256 lanes, each TILE / 16 by TILE / 16 outputs; 32 of K a turn. Columns and rows past the end compute on the last. */
 #define TQ (TILE / 16)
 __kernel void tile(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias, const G uchar *e0,

@@ -97,6 +97,16 @@ typedef struct ocl_mm {
     ocl_i32 reserved;
 } ocl_mm;
 
+/* Several products of one x, columns numbered through. */
+typedef struct ocl_mms {
+    ocl_tensor x, y[3], bias[3];
+    ocl_rows rows;
+    ocl_u64 w_off[3];
+    ocl_i64 w_row[3];
+    ocl_i32 n[3]; /* 0: not there */
+    ocl_i32 k, wide, reserved;
+} ocl_mms;
+
 typedef struct ocl_route {
     ocl_tensor x, ids, w;
     ocl_rows rows;

@@ -18,6 +18,12 @@ typedef struct sample_row {
 #define SYNC() barrier(CLK_GLOBAL_MEM_FENCE | CLK_LOCAL_MEM_FENCE)
 #endif
 
+/* AHEAD values of a lane, LANES apart, all under way at once; past the end none is a candidate. */
+#define AHEAD 16
+#define LOAD_AHEAD(v, z, b, n)                                                                                         \
+    for (int k = 0; k < AHEAD; k++)                                                                                    \
+        v[k] = (b) + k * LANES < (n) ? (z)[(b) + k * LANES] : -INFINITY;
+
 /* Larger logits have smaller keys; +0 and -0 are one number. */
 ulong key_of(float z, int id)
 {
@@ -26,20 +32,20 @@ ulong key_of(float z, int id)
     return (ulong)u << 32 | (uint)id;
 }
 
-/* Numbers or shares of the candidates below a key, by all lanes; long sums in parts of 64 terms. */
+/* Numbers or shares of the candidates below a key, by all lanes; long sums in parts of AHEAD terms. */
 float below(const G float *z, const G float *p, int n, ulong key, L float *tmp)
 {
-    float sum = 0, part = 0;
-    int k = 0;
-    for (int i = get_local_id(0); i < n; i += LANES) {
-        if (z[i] != -INFINITY && key_of(z[i], i) < key)
-            part += p ? p[i] : 1.0f;
-        if (++k % 64 == 0) {
-            sum += part;
-            part = 0;
-        }
+    float sum = 0;
+    for (int b = get_local_id(0); b < n; b += AHEAD * LANES) {
+        float v[AHEAD], w[AHEAD], part = 0;
+        LOAD_AHEAD(v, z, b, n)
+        for (int k = 0; k < AHEAD; k++)
+            w[k] = !p ? 1.0f : b + k * LANES < n ? p[b + k * LANES] : 0.0f;
+        for (int k = 0; k < AHEAD; k++)
+            part += v[k] != -INFINITY && key_of(v[k], b + k * LANES) < key ? w[k] : 0.0f;
+        sum += part;
     }
-    return group_sum(sum + part, tmp);
+    return group_sum(sum, tmp);
 }
 
 /* The least key below which the measure reaches mark (strict: exceeds it), between lo, which does not, and hi. */
@@ -70,11 +76,17 @@ int best_after(const G float *z, int n, ulong after, L float *tmp, L int *tmi)
 {
     int best = -1;
     float most = 0;
-    for (int i = get_local_id(0); i < n; i += LANES)
-        if (z[i] != -INFINITY && (best < 0 || z[i] > most) && (!after || key_of(z[i], i) > after)) {
-            most = z[i];
-            best = i;
+    for (int b = get_local_id(0); b < n; b += AHEAD * LANES) {
+        float v[AHEAD];
+        LOAD_AHEAD(v, z, b, n)
+        for (int k = 0; k < AHEAD; k++) {
+            int i = b + k * LANES;
+            if (v[k] != -INFINITY && (best < 0 || v[k] > most) && (!after || key_of(v[k], i) > after)) {
+                most = v[k];
+                best = i;
+            }
         }
+    }
     return group_best(most, best, tmp, tmi);
 }
 
@@ -111,6 +123,13 @@ int draw(const sample_row *r, const G float *z, G float *p, int n, int top, L fl
     return group_best(-least, last, tmp, tmi);
 }
 
+/* A logit as candidates have it: forbidden ones and NaN are none. */
+float candidate(float v, const G uint *mask, int i)
+{
+    int forbidden = mask && !(mask[i / 32] >> (i % 32) & 1u);
+    return forbidden || isnan(v) ? -INFINITY : fmin(v, FLT_MAX);
+}
+
 __kernel void sample(const G uchar *x, const G uchar *params, const G uchar *counts_p, const G uchar *bias,
                      const G uchar *mask_p, G uchar *ids, G uchar *lp, G uchar *top_ids, G uchar *top_lp, G uchar *scratch,
                      const G uchar *step, const ocl_sample p)
@@ -129,19 +148,24 @@ __kernel void sample(const G uchar *x, const G uchar *params, const G uchar *cou
     if (p.mask.fmt && r.flags & 1u)
         mask = (const G uint *)(mask_p + at(&p.mask, row));
     x += at(&p.x, row);
-    for (int i = lane; i < n; i += LANES) {
-        float v = ld(x, p.x.fmt, i);
-        if (counts) {
-            uint entry = counts[i], times = entry & 0x7FFFu;
-            if (entry && r.repetition > 0 && r.repetition != 1)
-                v = v > 0 ? v / r.repetition : v * r.repetition;
-            if (times)
-                v -= r.presence + r.frequency * (float)times;
+    int biased = p.bias.fmt && r.bias_count;
+    for (int b = lane; b < n; b += AHEAD * LANES) {
+        float v[AHEAD];
+        for (int k = 0; k < AHEAD; k++)
+            v[k] = b + k * LANES < n ? ld(x, p.x.fmt, b + k * LANES) : 0.0f;
+        for (int k = 0, i = b; k < AHEAD && i < n; k++, i += LANES) {
+            if (counts) {
+                uint entry = counts[i], times = entry & 0x7FFFu;
+                if (entry && r.repetition > 0 && r.repetition != 1)
+                    v[k] = v[k] > 0 ? v[k] / r.repetition : v[k] * r.repetition;
+                if (times)
+                    v[k] -= r.presence + r.frequency * (float)times;
+            }
+            z[i] = biased ? v[k] : candidate(v[k], mask, i);
         }
-        z[i] = v;
     }
     SYNC();
-    for (ulong i = 0; p.bias.fmt && i < r.bias_count && lane == 0; i++) {
+    for (ulong i = 0; biased && i < r.bias_count && lane == 0; i++) {
         ulong which = (ulong)r.bias_first + i;
         if (which >= (ulong)p.n_bias)
             break;
@@ -151,21 +175,19 @@ __kernel void sample(const G uchar *x, const G uchar *params, const G uchar *cou
             z[id] += *(const G float *)(b + 4);
     }
     SYNC();
-    for (int i = lane; i < n; i += LANES) {
-        int forbidden = mask && !(mask[i / 32] >> (i % 32) & 1u);
-        z[i] = forbidden || isnan(z[i]) ? -INFINITY : fmin(z[i], FLT_MAX);
-    }
+    for (int i = lane; biased && i < n; i += LANES)
+        z[i] = candidate(z[i], mask, i);
     SYNC();
     int top = best_after(z, n, 0, tmp, tmi), id = top;
-    float lse = 0, part = 0;
-    for (int i = lane, k = 0; top >= 0 && i < n; i += LANES) {
-        part += z[i] == -INFINITY ? 0.0f : exp(z[i] - z[top]);
-        if (++k % 64 == 0) {
-            lse += part;
-            part = 0;
-        }
+    float lse = 0, most = top < 0 ? 0.0f : z[top];
+    for (int b = lane; b < n; b += AHEAD * LANES) {
+        float v[AHEAD], part = 0;
+        LOAD_AHEAD(v, z, b, n)
+        for (int k = 0; k < AHEAD; k++)
+            part += v[k] == -INFINITY ? 0.0f : exp(v[k] - most);
+        lse += part;
     }
-    lse = log(group_sum(lse + part, tmp));
+    lse = log(group_sum(lse, tmp));
     for (int t = 0, c = top; t < p.n_top; t++) {
         if (lane == 0) {
             ((G int *)(top_ids + at(&p.top_ids, row)))[t] = c;
