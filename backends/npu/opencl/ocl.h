@@ -13,7 +13,7 @@
 #include <infer/backend.h>
 
 #include "cl_api.h"
-#include "kernels/params.h"
+#include "launch/launch.h"
 
 enum {
     OCL_BIND_ALIGN = 64, /* of offsets in bindings */
@@ -94,26 +94,11 @@ typedef struct ocl_launch {
     uint64_t params[OCL_MAX_PARAMS / 8];
 } ocl_launch;
 
-typedef infer_status (*ocl_sink)(void *ctx, const ocl_launch *l);
-
-/* One op with its operands in place. */
-typedef struct ocl_call {
-    infer_device *dev;
-    const infer_op_desc *op;
-    ocl_sink sink;
+/* Where launches go: enqueued now, or kept. */
+typedef struct ocl_sink {
+    infer_status (*take)(void *ctx, const ocl_launch *l);
     void *ctx;
-    cl_mem mem[INFER_OP_MAX_OPERANDS];
-    ocl_tensor t[INFER_OP_MAX_OPERANDS]; /* fmt 0: absent */
-    ocl_rows rows;
-    cl_mem counts, scratch;
-    uint64_t scratch_off;
-} ocl_call;
-
-/* Lowers or completes an answer that starts as NATIVE and row-invariant, without scratch or epilogue; op has passed the
- * host's check. [query] */
-typedef void (*ocl_check_fn)(infer_device *dev, const infer_op_desc *op, infer_op_answer *a);
-/* Emits the launches. The programs are built by the check, so that nothing is compiled here. */
-typedef infer_status (*ocl_launch_fn)(ocl_call *c);
+} ocl_sink;
 
 /* ---- ocl_plugin.c ---- */
 
@@ -123,8 +108,6 @@ infer_status ocl_fail(const infer_host *host, infer_status s, const char *fmt, .
 /* The status of an OpenCL error met while doing `what`: otherwise s, or the device's radius where the device is gone.
  * CL_SUCCESS gives INFER_OK. */
 infer_status ocl_status(infer_device *dev, cl_int e, infer_status s, const char *what);
-/* Fills a caller's struct, whose first word is the size that the caller knows. */
-void ocl_put(void *dst, void *src, uint32_t size);
 
 /* ---- ocl_probe.c ---- */
 
@@ -200,8 +183,7 @@ infer_status ocl_op_query(infer_device *dev, const infer_op_desc *ops, uint32_t 
                           infer_op_answer *out, uint32_t answer_size);
 infer_status ocl_cmd_op(infer_queue *queue, const infer_op_desc *op, const infer_op_args *args);
 /* Emits an op's launches into sink. */
-infer_status ocl_op_emit(infer_device *dev, const infer_op_desc *op, const infer_op_args *args, ocl_sink sink,
-                         void *ctx);
+infer_status ocl_op_emit(infer_device *dev, const infer_op_desc *op, const infer_op_args *args, const ocl_sink *sink);
 /* A kernel object for a launch, and its arguments. */
 infer_status ocl_kernel_make(infer_device *dev, const ocl_launch *l, cl_kernel *out);
 infer_status ocl_kernel_bind(infer_device *dev, cl_kernel k, const ocl_launch *l);
@@ -210,46 +192,20 @@ infer_status ocl_kernel_run(infer_queue *queue, cl_kernel k, const ocl_launch *l
 /* A fill that begins at no multiple of its pattern. */
 infer_status ocl_fill_bytes(infer_queue *queue, const infer_range *dst, uint32_t pattern, uint32_t pattern_bytes);
 
-/* Access to a descriptor's arrays, by the strides that it states. */
-const infer_tensor_desc *ocl_tensor_desc(const infer_op_desc *op, uint32_t i);
-const infer_epilogue *ocl_epilogue(const infer_op_desc *op, uint32_t i);
-int ocl_present(const infer_op_desc *op, uint32_t i);
-/* The attribute struct, zero where the producer's is shorter. */
-void ocl_attrs(const infer_op_desc *op, void *out, uint32_t size);
-/* Bytes of n elements, n a multiple of the block; 0: a format that no kernel reads. */
-uint64_t ocl_format_bytes(infer_format f, uint64_t n);
-uint32_t ocl_format_block(infer_format f); /* elements of a block; 0: unknown */
-int ocl_is_plain(infer_format f);          /* F32, F16 or BF16 */
-/* Answers NO. */
-void ocl_no(infer_op_answer *a, uint32_t why, uint32_t which);
-/* Vectors of one row of operand i. */
-int64_t ocl_per_row(const infer_op_desc *op, uint32_t i);
-
-/* A launch with the operands `which` (indices; -1: counts, -2: the dummy) and a parameter block. */
-void ocl_launch_init(ocl_launch *l, const ocl_call *c, const ocl_program *program, const char *name, const int *which,
-                     uint32_t n, const void *params, uint32_t bytes);
+/* A launch with the operands `which` (as launch_operands reads them) and a parameter block. */
+void ocl_launch_init(ocl_launch *l, const launch_call *c, const ocl_program *program, const char *name,
+                     const int *which, uint32_t n, const void *params, uint32_t bytes);
 /* Emits l over a range of work-groups. */
-infer_status ocl_emit(ocl_call *c, ocl_launch *l, size_t g0, size_t g1, size_t g2, size_t l0, size_t l1);
-/* Launches that work on elements: width elements of n vectors. */
-infer_status ocl_emit_each(ocl_call *c, ocl_launch *l, int64_t width, int64_t n);
-
+infer_status ocl_emit(launch_call *c, ocl_launch *l, size_t g0, size_t g1, size_t g2, size_t l0, size_t l1);
 /* ---- ops by subject ---- */
 
 #define OCL_OP(name)                                                                                                   \
     void ocl_check_##name(infer_device *dev, const infer_op_desc *op, infer_op_answer *a);                             \
-    infer_status ocl_run_##name(ocl_call *c)
-OCL_OP(each);   /* add, mul, scale, glu, act: ocl_rows.c */
-OCL_OP(copy);   /* copy, gather_rows */
-OCL_OP(select); /* concat_rows, rows_select, ids_select */
-OCL_OP(norm);   /* rms, layer, add + rms */
-OCL_OP(row);    /* softmax, argmax */
+    infer_status ocl_run_##name(launch_call *c)
 OCL_OP(matmul); /* matmul, moe_matmul, lora: ocl_matmul.c */
 OCL_OP(qkv);
 OCL_OP(gated_mlp);
-OCL_OP(route); /* moe_route, moe_combine: ocl_moe.c */
-OCL_OP(combine);
-OCL_OP(rope);   /* rope, kv_write, rope_kv_write: ocl_kv.c */
-OCL_OP(move);   /* kv_pack, kv_unpack, kv_move, state_copy */
+OCL_OP(route);  /* moe_route: ocl_moe.c */
 OCL_OP(attn);   /* paged, latent, dense: ocl_attn.c */
 OCL_OP(sample); /* ocl_sample.c */
 

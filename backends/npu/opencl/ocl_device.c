@@ -138,9 +138,9 @@ infer_status ocl_dev_props(infer_device *dev, infer_device_props *out)
                             .n_cores = dev->units,
                             .simd_width = dev->tune->lanes};
     for (uint32_t f = 0; f < INFER_FMT_COUNT; f++)
-        p.formats |= (uint64_t)(ocl_format_bytes(f, 256) != 0) << f;
+        p.formats |= (uint64_t)(launch_format_bytes(f, 256) != 0) << f;
     snprintf(p.isa, sizeof p.isa, "OpenCL C 1.2, %s", dev->tune->lanes == 1 ? "long work-items" : "lanes");
-    ocl_put(out, &p, sizeof p);
+    launch_put(out, &p, sizeof p);
     return INFER_OK;
 }
 
@@ -152,7 +152,7 @@ infer_status ocl_dev_heaps(infer_device *dev, infer_heap_info *out, uint32_t cap
                              .granularity = OCL_BIND_ALIGN,
                              .align = OCL_BIND_ALIGN,
                              .numa_node = -1};
-        ocl_put(out, &h, sizeof h);
+        launch_put(out, &h, sizeof h);
     }
     *n = 1;
     return INFER_OK;
@@ -171,7 +171,7 @@ infer_status ocl_dev_heap_stats(infer_device *dev, uint32_t heap, infer_heap_sta
                            .ours = {.value = used, .quality = INFER_KNOWN_EXACT},
                            .others = {.quality = INFER_KNOWN_NOT},
                            .largest_free = {.quality = INFER_KNOWN_NOT}};
-    ocl_put(out, &st, sizeof st);
+    launch_put(out, &st, sizeof st);
     return INFER_OK;
 }
 
@@ -181,6 +181,6 @@ infer_status ocl_dev_health(infer_device *dev, infer_health *out)
     infer_health h = {.state = s ? INFER_HEALTH_LOST : INFER_HEALTH_OK, .status = s};
     if (s)
         snprintf(h.reason, sizeof h.reason, "the driver has given the device's context up");
-    ocl_put(out, &h, sizeof h);
+    launch_put(out, &h, sizeof h);
     return INFER_OK;
 }

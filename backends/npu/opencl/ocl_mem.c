@@ -86,7 +86,7 @@ void ocl_buf_free(infer_device *dev, infer_buffer *buf)
 
 static int holds(infer_format f)
 {
-    return ocl_is_plain(f) || f == INFER_FMT_F8_E4M3 || f == INFER_FMT_Q8_0 || f == INFER_FMT_Q4_0;
+    return launch_is_plain(f) || f == INFER_FMT_F8_E4M3 || f == INFER_FMT_Q8_0 || f == INFER_FMT_Q4_0;
 }
 
 infer_status ocl_kv_query(infer_device *dev, const infer_kv_spec *spec, infer_kv_answer *out)
@@ -102,15 +102,15 @@ infer_status ocl_kv_query(infer_device *dev, const infer_kv_spec *spec, infer_kv
     }
     for (uint32_t i = 0; i < spec->n_planes && i < 4 && a.level; i++) {
         const infer_kv_plane *p = &spec->planes[i];
-        if (!holds(p->format) || p->width % ocl_format_block(p->format)) {
+        if (!holds(p->format) || p->width % launch_format_block(p->format)) {
             a.level = INFER_LEVEL_NO;
             a.why = holds(p->format) ? INFER_WHY_SHAPE : INFER_WHY_FORMAT;
             a.which = i;
             break;
         }
         a.block_bytes[i] =
-            (p->per_head ? spec->n_heads : 1) * (uint64_t)BLOCK_BEST * ocl_format_bytes(p->format, p->width);
+            (p->per_head ? spec->n_heads : 1) * (uint64_t)BLOCK_BEST * launch_format_bytes(p->format, p->width);
     }
-    ocl_put(out, &a, sizeof a);
+    launch_put(out, &a, sizeof a);
     return INFER_OK;
 }

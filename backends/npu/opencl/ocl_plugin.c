@@ -37,14 +37,6 @@ infer_status ocl_status(infer_device *dev, cl_int e, infer_status s, const char 
     return ocl_fail(dev->host, s, "%s on %s: %s (%d)", what, dev->name, cl_error_name(e), e);
 }
 
-void ocl_put(void *dst, void *src, uint32_t size)
-{
-    uint32_t n;
-    memcpy(&n, dst, sizeof n);
-    memcpy(src, &n, sizeof n);
-    memcpy(dst, src, n < size ? n : size);
-}
-
 static const infer_backend_ops ops = {
     .struct_size = sizeof ops,
     .probe = ocl_probe,

@@ -137,7 +137,7 @@ infer_status ocl_probe(const infer_host *host, infer_device_info *out, uint32_t 
         infer_device_info *to = (void *)((char *)out + i * stride);
         describe(host, cl, ids[i], &d);
         to->struct_size = (uint32_t)stride;
-        ocl_put(to, &d, sizeof d);
+        launch_put(to, &d, sizeof d);
     }
     *n = have;
     return INFER_OK;

@@ -87,7 +87,7 @@ static infer_range place(const infer_operand *o, const infer_range *slots)
     return (infer_range){slots[o->slot].buffer, slots[o->slot].offset + o->offset, o->size};
 }
 
-static infer_status emit_all(const infer_program *p, const infer_range *slots, ocl_sink sink, void *ctx)
+static infer_status emit_all(const infer_program *p, const infer_range *slots, const ocl_sink *sink)
 {
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         const prog_node *node = &p->nodes[i];
@@ -102,7 +102,7 @@ static infer_status emit_all(const infer_program *p, const infer_range *slots, o
                                     .operands = operands,
                                     .counts = place(&node->counts, slots),
                                     .scratch = place(&node->scratch, slots)};
-        infer_status s = ocl_op_emit(p->dev, &node->op, &args, sink, ctx);
+        infer_status s = ocl_op_emit(p->dev, &node->op, &args, sink);
         if (s)
             return s;
     }
@@ -128,7 +128,7 @@ infer_status ocl_prog_build(infer_device *dev, const infer_graph_view *view, inf
     *out = keep_view(&b, view);
     (*out)->dev = dev;
     infer_program_info i = {0};
-    ocl_put(info, &i, sizeof i);
+    launch_put(info, &i, sizeof i);
     return INFER_OK;
 }
 
@@ -171,7 +171,7 @@ infer_status ocl_prog_instantiate(infer_program *prog, infer_queue *queue, const
     uint32_t n = 0;
     (void)queue;
     infer_status s = n_slots == prog->n_slots
-                         ? emit_all(prog, slots, count, &n)
+                         ? emit_all(prog, slots, &(ocl_sink){count, &n})
                          : ocl_fail(dev->host, INFER_E_INVALID, "opencl: %u slots, not %u", n_slots, prog->n_slots);
     if (s)
         return s;
@@ -185,7 +185,7 @@ infer_status ocl_prog_instantiate(infer_program *prog, infer_queue *queue, const
     if (n_slots)
         memcpy(x->slots, slots, n_slots * sizeof *slots);
     recorder r = {.x = x};
-    s = emit_all(prog, x->slots, record, &r);
+    s = emit_all(prog, x->slots, &(ocl_sink){record, &r});
     if (s) {
         ocl_exec_destroy(x);
         return s;
@@ -199,11 +199,11 @@ infer_status ocl_prog_update(infer_exec *exec, uint32_t slot, const infer_range 
     infer_range was = exec->slots[slot];
     recorder r = {.x = exec};
     exec->slots[slot] = *range;
-    infer_status s = emit_all(exec->prog, exec->slots, record, &r);
+    infer_status s = emit_all(exec->prog, exec->slots, &(ocl_sink){record, &r});
     if (s) { /* as it was; what fails here fails for want of host memory */
         recorder back = {.x = exec};
         exec->slots[slot] = was;
-        (void)emit_all(exec->prog, exec->slots, record, &back);
+        (void)emit_all(exec->prog, exec->slots, &(ocl_sink){record, &back});
     }
     return s;
 }

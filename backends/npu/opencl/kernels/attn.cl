@@ -88,7 +88,7 @@ int owner(const G int *q_start, int n_seqs, int row)
 /* q_at, acc: local memory for one query and one output. */
 __kernel void attention(const G uchar *q, const G uchar *kp, const G uchar *vp, const G uchar *table, const G uchar *len_p,
                         const G uchar *start_p, const G uchar *sinks, const G uchar *tree_p, G uchar *y,
-                        const G uchar *counts, const ocl_attn p, L float *q_at, L float *acc)
+                        const G uchar *counts, const lp_attn p, L float *q_at, L float *acc)
 {
     SCRATCH_F(tmp);
     L float prob[TK];

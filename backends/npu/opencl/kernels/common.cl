@@ -43,7 +43,7 @@ void st(G uchar *p, int fmt, long i, float v)
 }
 
 /* Where vector k of an operand begins. */
-long at(const ocl_tensor *t, long k)
+long at(const lp_tensor *t, long k)
 {
     long i2 = t->n2 > 1 ? k % t->n2 : 0;
     k = t->n2 > 1 ? k / t->n2 : k;
@@ -53,14 +53,14 @@ long at(const ocl_tensor *t, long k)
 }
 
 /* Token (block, offset) of head h in a plane; -1: there is none. */
-long token(const ocl_tensor *t, int n_blocks, int block, int offset, int head)
+long token(const lp_tensor *t, int n_blocks, int block, int offset, int head)
 {
     if (block < 0 || block >= n_blocks)
         return -1;
     return (long)t->off + block * t->s0 + head * t->s1 + offset * t->s2;
 }
 
-int rows_of(const G uchar *counts, const ocl_rows *r)
+int rows_of(const G uchar *counts, const lp_rows *r)
 {
     if (r->from < 0)
         return r->cap;

@@ -4,7 +4,7 @@
 #define FIRST   ((int)get_global_id(0) * EPT)
 #define LAST(n) min((n), FIRST + EPT)
 
-__kernel void each(const G uchar *a, const G uchar *b, G uchar *y, const G uchar *counts, const ocl_each p)
+__kernel void each(const G uchar *a, const G uchar *b, G uchar *y, const G uchar *counts, const lp_each p)
 {
     int k = get_global_id(1);
     if (k >= rows_of(counts, &p.rows) * p.per_row)
@@ -14,38 +14,38 @@ __kernel void each(const G uchar *a, const G uchar *b, G uchar *y, const G uchar
     y += at(&p.y, k);
     int first = FIRST, last = LAST(p.y.width);
     switch (p.op) {
-    case OCL_EACH_ADD:
+    case LP_EACH_ADD:
         for (int i = first; i < last; i++)
             st(y, p.y.fmt, i, ld(a, p.a.fmt, i) + ld(b, p.b.fmt, i));
         break;
-    case OCL_EACH_MUL:
+    case LP_EACH_MUL:
         for (int i = first; i < last; i++)
             st(y, p.y.fmt, i, ld(a, p.a.fmt, i) * ld(b, p.b.fmt, i));
         break;
-    case OCL_EACH_SCALE:
+    case LP_EACH_SCALE:
         for (int i = first; i < last; i++)
             st(y, p.y.fmt, i, fma(ld(a, p.a.fmt, i), p.scale, p.bias));
         break;
-    case OCL_EACH_COPY:
+    case LP_EACH_COPY:
         for (int i = first; i < last; i++)
             st_plain(y, p.y.fmt, i, ld_plain(a, p.a.fmt, i));
         break;
     default:
         for (int i = first; i < last; i++) {
-            float x = ld(a, p.a.fmt, i), u = p.op == OCL_EACH_GLU ? ld(b, p.b.fmt, i) : 1.0f;
+            float x = ld(a, p.a.fmt, i), u = p.op == LP_EACH_GLU ? ld(b, p.b.fmt, i) : 1.0f;
             if (p.limit > 0) {
                 x = x > p.limit ? p.limit : x;
-                if (p.op == OCL_EACH_GLU)
+                if (p.op == LP_EACH_GLU)
                     u = u > p.limit ? p.limit : u < -p.limit ? -p.limit : u;
             }
             x = activate(p.act, x);
-            st(y, p.y.fmt, i, p.op == OCL_EACH_GLU ? x * u : x);
+            st(y, p.y.fmt, i, p.op == LP_EACH_GLU ? x * u : x);
         }
     }
 }
 
 /* A vector's bytes as they are; p.y.width counts bytes. */
-__kernel void copy_bytes(const G uchar *a, G uchar *y, const G uchar *counts, const ocl_each p)
+__kernel void copy_bytes(const G uchar *a, G uchar *y, const G uchar *counts, const lp_each p)
 {
     int k = get_global_id(1);
     if (k >= rows_of(counts, &p.rows) * p.per_row)
@@ -64,7 +64,7 @@ __kernel void fill_bytes(G uchar *y, const ulong off, const ulong n, const uint 
 }
 
 /* Groups of 32 in any format to a plain one: COPY, and GATHER_ROWS where ids are given. */
-__kernel void unpack_rows(const G uchar *a, const G uchar *idx, G uchar *y, const G uchar *counts, const ocl_select p)
+__kernel void unpack_rows(const G uchar *a, const G uchar *idx, G uchar *y, const G uchar *counts, const lp_select p)
 {
     int k = get_global_id(1), g = get_global_id(0), id = k;
     if (k >= rows_of(counts, &p.rows) * p.per_row)
@@ -90,7 +90,7 @@ __kernel void unpack_rows(const G uchar *a, const G uchar *idx, G uchar *y, cons
 }
 
 /* Plain to block format. */
-__kernel void pack_rows(const G uchar *a, G uchar *y, const G uchar *counts, const ocl_each p)
+__kernel void pack_rows(const G uchar *a, G uchar *y, const G uchar *counts, const lp_each p)
 {
     int k = get_global_id(1), g = get_global_id(0);
     if (k >= rows_of(counts, &p.rows) * p.per_row)
@@ -102,7 +102,7 @@ __kernel void pack_rows(const G uchar *a, G uchar *y, const G uchar *counts, con
     pack32(y + at(&p.y, k), p.y.fmt, g, v);
 }
 
-__kernel void concat_rows(const G uchar *a, const G uchar *b, G uchar *y, const G uchar *counts, const ocl_select p)
+__kernel void concat_rows(const G uchar *a, const G uchar *b, G uchar *y, const G uchar *counts, const lp_select p)
 {
     int k = get_global_id(1);
     if (k >= rows_of(counts, &p.rows))
@@ -115,7 +115,7 @@ __kernel void concat_rows(const G uchar *a, const G uchar *b, G uchar *y, const 
 }
 
 __kernel void rows_select(const G uchar *a, const G uchar *b, const G uchar *idx, G uchar *y, const G uchar *counts,
-                          const ocl_select p)
+                          const lp_select p)
 {
     int k = get_global_id(1);
     if (k >= rows_of(counts, &p.rows))
@@ -130,7 +130,7 @@ __kernel void rows_select(const G uchar *a, const G uchar *b, const G uchar *idx
 
 /* a: host ids, b: sampled, idx: from. */
 __kernel void ids_select(const G uchar *a, const G uchar *b, const G uchar *idx, G uchar *y, const G uchar *counts,
-                         const ocl_select p)
+                         const lp_select p)
 {
     int i = get_global_id(0);
     if (i >= rows_of(counts, &p.rows))

@@ -12,7 +12,7 @@ float2 turn(int pos, float freq)
 }
 
 /* Element e of a head after rotation. */
-float turned(const ocl_rope *p, const G uchar *x, const G uchar *pos, const G uchar *freq, int e)
+float turned(const lp_rope *p, const G uchar *x, const G uchar *pos, const G uchar *freq, int e)
 {
     if (e >= p->dims)
         return ld(x, p->x.fmt, e);
@@ -29,7 +29,7 @@ float turned(const ocl_rope *p, const G uchar *x, const G uchar *pos, const G uc
 /* 32 elements of a head, by one item or by 32 lanes: rotated where dims is not 0, to rows (no slots) or to a plane of
  * the cache. */
 __kernel void rope_write(const G uchar *x, const G uchar *pos, const G uchar *freq, const G uchar *slots, G uchar *y,
-                         const G uchar *counts, const ocl_rope p)
+                         const G uchar *counts, const lp_rope p)
 {
     int e0 = 32 * get_group_id(0), head = get_global_id(1), row = get_global_id(2), n = min(32, p.x.width - e0);
     int slot = 0, live = row < rows_of(counts, &p.rows) && head < p.heads;
@@ -73,7 +73,7 @@ __kernel void rope_write(const G uchar *x, const G uchar *pos, const G uchar *fr
 
 /* One byte column of a head: lists are walked in order. Dimension 0: bytes, 1: heads, 2: list entries (mode 2: one). */
 __kernel void kv_move(const G uchar *a, G uchar *y, const G uchar *src, const G uchar *dst, const G uchar *counts,
-                      const ocl_move p)
+                      const lp_move p)
 {
     int e0 = FIRST, e1 = LAST(p.bytes), head = get_global_id(1), row = get_global_id(2), n = rows_of(counts, &p.rows);
     const G int *from = (const G int *)(src + p.src.off), *to = (const G int *)(dst + p.dst.off);
@@ -105,7 +105,7 @@ __kernel void kv_move(const G uchar *a, G uchar *y, const G uchar *src, const G 
 }
 
 /* Whole slots [S][...]: vector get_global_id(1) of each, in list order. heads: slots, block_size: vectors of a slot. */
-__kernel void state_copy(G uchar *y, const G uchar *src, const G uchar *dst, const G uchar *counts, const ocl_move p)
+__kernel void state_copy(G uchar *y, const G uchar *src, const G uchar *dst, const G uchar *counts, const lp_move p)
 {
     int v = get_global_id(1), n = rows_of(counts, &p.rows);
     const G int *from = (const G int *)(src + p.src.off), *to = (const G int *)(dst + p.dst.off);

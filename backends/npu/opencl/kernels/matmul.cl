@@ -4,14 +4,14 @@
  * SPDX-License-Identifier: Apache-2.0 */
 
 /* Epilogue steps on one value of row (i, j), column c. */
-float finish(const ocl_mm *p, float v, int pair, int c, const G uchar *bias, const G uchar *e0, const G uchar *e1,
+float finish(const lp_mm *p, float v, int pair, int c, const G uchar *bias, const G uchar *e0, const G uchar *e1,
              const G uchar *e2, const G uchar *e3)
 {
     v *= p->scale;
     if (p->bias.fmt)
         v += ld(bias + p->bias.off, p->bias.fmt, c);
     for (int s = 0; s < p->n_epi; s++) {
-        const ocl_epi *e = &p->epi[s];
+        const lp_epi *e = &p->epi[s];
         const G uchar *b = s == 0 ? e0 : s == 1 ? e1 : s == 2 ? e2 : e3;
         switch (e->kind) {
         case EPI_BIAS:
@@ -35,7 +35,7 @@ float finish(const ocl_mm *p, float v, int pair, int c, const G uchar *bias, con
 }
 
 /* What a product is of: the rows of a work-group, their expert, whether there is one. */
-int expert_of(const ocl_mm *p, const G uchar *ids, int r0)
+int expert_of(const lp_mm *p, const G uchar *ids, int r0)
 {
     return p->ids.fmt ? ((const G int *)(ids + at(&p->ids, r0 / p->choices)))[r0 % p->choices] : 0;
 }
@@ -56,7 +56,7 @@ float16 ld16(const G uchar *p, long i)
 #define MV(NAME, R)                                                                                                    \
     __kernel void NAME(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias, const G uchar *e0, \
                        const G uchar *e1, const G uchar *e2, const G uchar *e3, G uchar *y, const G uchar *counts,     \
-                       const ocl_mm p)                                                                                 \
+                       const lp_mm p)                                                                                 \
     {                                                                                                                  \
         int r0 = (int)get_group_id(1) * R, rows = rows_of(counts, &p.rows) * p.choices;                                \
         if (r0 >= rows)                                                                                                \

@@ -142,7 +142,7 @@ float mac8(float8 a, float8 b, float s)
 #define MV(NAME, R)                                                                                                    \
     __kernel void NAME(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias, const G uchar *e0, \
                        const G uchar *e1, const G uchar *e2, const G uchar *e3, G uchar *y, const G uchar *counts,     \
-                       const ocl_mm p)                                                                                 \
+                       const lp_mm p)                                                                                 \
     {                                                                                                                  \
         L float red[R][LC * CI][LK];                                                                                   \
         int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
@@ -186,7 +186,7 @@ MV(mv1, 1)
 MV(mvr, MVR)
 
 /* Up to three weights and one x: mv1 and mvr over all their columns, without steps after it. */
-int weight_of(const ocl_mms *p, int *c)
+int weight_of(const lp_mms *p, int *c)
 {
     int i = 0;
     while (i < 2 && *c >= p->n[i])
@@ -197,7 +197,7 @@ int weight_of(const ocl_mms *p, int *c)
 #define MVS(NAME, R)                                                                                                   \
     __kernel void NAME(const G uchar *x, const G uchar *w0, const G uchar *w1, const G uchar *w2, const G uchar *b0,   \
                        const G uchar *b1, const G uchar *b2, G uchar *y0, G uchar *y1, G uchar *y2,                    \
-                       const G uchar *counts, const ocl_mms p)                                                         \
+                       const G uchar *counts, const lp_mms p)                                                         \
     {                                                                                                                  \
         L float red[R][LC * CI][LK];                                                                                   \
         int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
@@ -243,7 +243,7 @@ MVS(mvsr, MVR)
 #define TQ (TILE / 16)
 __kernel void tile(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias, const G uchar *e0,
                    const G uchar *e1, const G uchar *e2, const G uchar *e3, G uchar *y, const G uchar *counts,
-                   const ocl_mm p)
+                   const lp_mm p)
 {
     L float wt[32][TILE + 1], xt[32][TILE + 1];
     int l = get_local_id(0), lc = l % 16, lr = l / 16, c0 = (int)get_group_id(0) * TILE, r0 = (int)get_group_id(1) * TILE;

@@ -1,7 +1,7 @@
 /* Routing to experts and joining their outputs. SPDX-License-Identifier: Apache-2.0 */
 
 /* score: local memory for one row of logits and k weights. */
-__kernel void moe_route(const G uchar *x, G uchar *ids, G uchar *w, const G uchar *counts, const ocl_route p,
+__kernel void moe_route(const G uchar *x, G uchar *ids, G uchar *w, const G uchar *counts, const lp_route p,
                         L float *score)
 {
     SCRATCH_F(tmp);
@@ -69,7 +69,7 @@ __kernel void moe_route(const G uchar *x, G uchar *ids, G uchar *w, const G ucha
         st(w + at(&p.w, row), p.w.fmt, j, chosen[j] * scale);
 }
 
-__kernel void moe_combine(const G uchar *x, const G uchar *w, G uchar *y, const G uchar *counts, const ocl_combine p)
+__kernel void moe_combine(const G uchar *x, const G uchar *w, G uchar *y, const G uchar *counts, const lp_combine p)
 {
     int row = get_global_id(1);
     if (row >= rows_of(counts, &p.rows))

@@ -1,7 +1,7 @@
 /* Reductions over a vector by one work-group: norms, softmax, arg-max. SPDX-License-Identifier: Apache-2.0 */
 
-__kernel void norm(const G uchar *x, const G uchar *w, const G uchar *b, G uchar *y, G uchar *s, const G uchar *counts,
-                   const ocl_norm p)
+__kernel void norm_rows(const G uchar *x, const G uchar *w, const G uchar *b, G uchar *y, G uchar *s, const G uchar *counts,
+                   const lp_norm p)
 {
     SCRATCH_F(tmp);
     int k = get_group_id(0), lane = get_local_id(0), d = p.x.width, whole = d / 8 * 8;
@@ -11,7 +11,7 @@ __kernel void norm(const G uchar *x, const G uchar *w, const G uchar *b, G uchar
     y += at(&p.y, k);
     w += p.w.off;
     int fmt = p.x.fmt;
-    if (p.kind == OCL_NORM_ADD) { /* the sum as stored is what is normed */
+    if (p.kind == LP_NORM_ADD) { /* the sum as stored is what is normed */
         const G uchar *r = b + at(&p.b, k);
         s += at(&p.s, k);
         for (int i = lane; i < d; i += LANES)
@@ -23,7 +23,7 @@ __kernel void norm(const G uchar *x, const G uchar *w, const G uchar *b, G uchar
         fmt = p.s.fmt;
     }
     float mean = 0;
-    if (p.kind == OCL_NORM_LAYER) {
+    if (p.kind == LP_NORM_LAYER) {
         float8 t = 0;
         float rest = 0;
         for (int i = 8 * lane; i < whole; i += 8 * LANES)
@@ -47,14 +47,14 @@ __kernel void norm(const G uchar *x, const G uchar *w, const G uchar *b, G uchar
         float v = (ld(x, fmt, i) - mean) * scale;
         if (p.w.fmt)
             v *= ld(w, p.w.fmt, i) + p.offset;
-        if (p.kind == OCL_NORM_LAYER && p.b.fmt)
+        if (p.kind == LP_NORM_LAYER && p.b.fmt)
             v += ld(b + p.b.off, p.b.fmt, i);
         st(y, p.y.fmt, i, v);
     }
 }
 
 /* A row of nothing but -INFINITY gives zeros. */
-__kernel void softmax(const G uchar *x, G uchar *y, const G uchar *counts, const ocl_row p)
+__kernel void softmax(const G uchar *x, G uchar *y, const G uchar *counts, const lp_row p)
 {
     SCRATCH_F(tmp);
     int k = get_group_id(0), lane = get_local_id(0), d = p.x.width;
@@ -74,7 +74,7 @@ __kernel void softmax(const G uchar *x, G uchar *y, const G uchar *counts, const
         st(y, p.y.fmt, i, sum == 0 ? 0.0f : exp(ld(x, p.x.fmt, i) * p.scale - most) / sum);
 }
 
-__kernel void argmax(const G uchar *x, G uchar *y, const G uchar *counts, const ocl_row p)
+__kernel void argmax(const G uchar *x, G uchar *y, const G uchar *counts, const lp_row p)
 {
     SCRATCH_F(tmp);
     SCRATCH_I(tmi);

@@ -132,7 +132,7 @@ float candidate(float v, const G uint *mask, int i)
 
 __kernel void sample(const G uchar *x, const G uchar *params, const G uchar *counts_p, const G uchar *bias,
                      const G uchar *mask_p, G uchar *ids, G uchar *lp, G uchar *top_ids, G uchar *top_lp, G uchar *scratch,
-                     const G uchar *step, const ocl_sample p)
+                     const G uchar *step, const lp_sample p)
 {
     SCRATCH_F(tmp);
     SCRATCH_I(tmi);
@@ -205,7 +205,7 @@ __kernel void sample(const G uchar *x, const G uchar *params, const G uchar *cou
 
 /* After all rows: rows may share a counts row. One work-item. */
 __kernel void count_ids(const G uchar *params, G uchar *counts_p, const G uchar *ids, const G uchar *step,
-                        const ocl_sample p)
+                        const lp_sample p)
 {
     int rows = rows_of(step, &p.rows);
     for (int i = 0; i < rows; i++) {

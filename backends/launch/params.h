@@ -1,0 +1,177 @@
+/* What host and kernels share: the parameter blocks that kernels take by value, after the base pointers of their
+ * buffers. Valid C, C++ and OpenCL C; the widest fields come first, so that all lay the structs out alike.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef LP_PARAMS_H
+#define LP_PARAMS_H
+
+#ifdef __OPENCL_VERSION__
+typedef ulong lp_u64;
+typedef long lp_i64;
+typedef uint lp_u32;
+typedef int lp_i32;
+#else
+#include <stdint.h>
+typedef uint64_t lp_u64;
+typedef int64_t lp_i64;
+typedef uint32_t lp_u32;
+typedef int32_t lp_i32;
+#endif
+
+#define LP_MAX_EPI 4
+
+/* An operand as vectors (runs along the last axis), numbered over the leading axes: vector k lies at off +
+ * i0 * s0 + i1 * s1 + i2 * s2, where k = (i0 * n1 + i1) * n2 + i2. Strides in bytes. */
+typedef struct lp_tensor {
+    lp_u64 off;
+    lp_i64 s0, s1, s2;
+    lp_i32 n1, n2;
+    lp_i32 width; /* elements of a vector */
+    lp_i32 fmt;   /* INFER_FMT_*; 0: absent */
+} lp_tensor;
+
+/* How many rows of axis 0 a run has: cap, or counts[from] * mul where from is not negative. */
+typedef struct lp_rows {
+    lp_u64 off; /* of the counts */
+    lp_i32 cap, from;
+    lp_u32 mul, reserved;
+} lp_rows;
+
+#define LP_EACH_ADD   0
+#define LP_EACH_MUL   1
+#define LP_EACH_SCALE 2
+#define LP_EACH_GLU   3
+#define LP_EACH_ACT   4
+#define LP_EACH_COPY  5
+
+/* each: y = op(a, b) element by element. b_one: b is one vector for all. */
+typedef struct lp_each {
+    lp_tensor a, b, y;
+    lp_rows rows;
+    lp_i32 op, act, b_one, per_row;
+    float scale, bias, limit, reserved;
+} lp_each;
+
+/* Ops that choose rows: gather_rows (a: table), rows_select (a, b), concat_rows (a, b), ids_select. idx: the index
+ * operand. any: a is read in groups of 32, in whatever format. */
+typedef struct lp_select {
+    lp_tensor a, b, idx, y;
+    lp_rows rows;
+    lp_i32 na, nb; /* rows of a, of b */
+    lp_i32 per_row, reserved;
+} lp_select;
+
+#define LP_NORM_RMS   0
+#define LP_NORM_LAYER 1
+#define LP_NORM_ADD   2
+
+typedef struct lp_norm {
+    lp_tensor x, w, b, y, s; /* b: LAYER's bias, or ADD's second summand */
+    lp_rows rows;
+    lp_i32 kind, per_row;
+    float eps, offset;
+} lp_norm;
+
+/* softmax, argmax */
+typedef struct lp_row {
+    lp_tensor x, y;
+    lp_rows rows;
+    lp_i32 per_row;
+    float scale;
+} lp_row;
+
+typedef struct lp_epi {
+    lp_tensor t; /* operand of BIAS, RESIDUAL, MUL */
+    lp_i32 kind, arg;
+    float factor, reserved;
+} lp_epi;
+
+/* Matrix products. Rows are numbered (row, choice): choice < choices. ids: which matrix a row takes, absent: the first.
+ */
+typedef struct lp_mm {
+    lp_tensor x, y, ids, bias;
+    lp_epi epi[LP_MAX_EPI];
+    lp_rows rows;
+    lp_u64 w_off;
+    lp_i64 w_row, w_expert;                       /* bytes */
+    lp_i32 k, n, choices, n_experts, n_epi, wide; /* wide: rows of x and w begin at multiples of 16 bytes */
+    float scale;
+    lp_i32 reserved;
+} lp_mm;
+
+#define LP_MMS_SIDE 0 /* up to three products of one x, columns numbered through */
+#define LP_MMS_GLU  1 /* y[0] = act(x W0^T) * (x W1^T): W0 is the gate */
+
+/* Several products of one x by weights of one format. n[i] 0: absent. */
+typedef struct lp_mms {
+    lp_tensor x, y[3], bias[3];
+    lp_rows rows;
+    lp_u64 w_off[3];
+    lp_i64 w_row[3]; /* bytes */
+    lp_i32 n[3];
+    lp_i32 k, wide, kind, act;
+    float limit;
+    lp_i32 reserved;
+} lp_mms;
+
+typedef struct lp_route {
+    lp_tensor x, ids, w;
+    lp_rows rows;
+    lp_i32 k, scoring, normalise;
+    float scale;
+} lp_route;
+
+typedef struct lp_combine {
+    lp_tensor x, w, y;
+    lp_rows rows;
+    lp_i32 k, reserved;
+} lp_combine;
+
+typedef struct lp_rope {
+    lp_tensor x, pos, freq, y, slots; /* slots present: y is a cache plane */
+    lp_rows rows;
+    lp_i32 heads, kind, dims, n_pos; /* dims 0: no rotation */
+    lp_i32 section[4];
+    lp_i32 block_size, n_blocks;
+    float magnitude;
+    lp_i32 reserved;
+} lp_rope;
+
+/* Moves whole vectors. mode 0: pool blocks to image, 1: image to pool blocks, 2: slot to slot in list order. */
+typedef struct lp_move {
+    lp_tensor a, y, src, dst;
+    lp_rows rows;
+    lp_i32 mode, heads, block_size, n_blocks;
+    lp_i32 bytes, reserved; /* of a vector */
+} lp_move;
+
+typedef struct lp_attn {
+    lp_tensor q, k, v, y, table, tree, sinks;
+    lp_rows rows;
+    lp_u64 len_off, start_off;
+    lp_i32 heads, kv_heads, block_size, n_blocks, n_seqs, table_width; /* table_width 0: dense keys */
+    lp_i32 mask, window, dense_n, dense_m;
+    float scale, soft_cap;
+    /* The context is cut at multiples of split keys (at most LP_ATTN_SPLIT). parts: how many partial results of a row
+     * and head scratch has room for; 0: no scratch, a block walks all parts of its row. */
+    lp_u64 part_off;
+    lp_i32 split, parts;
+} lp_attn;
+
+#define LP_ATTN_SPLIT 256
+/* Floats of one partial result: maximum, sum, two unused, the weighted sum. */
+#define LP_ATTN_PART(dv) (((dv) + 3) / 4 * 4 + 4)
+
+typedef struct lp_sample {
+    lp_tensor x, params, counts, bias, mask, top_ids, top_lp;
+    lp_rows rows;
+    lp_u64 ids_off, lp_off, z_off; /* z: scratch, f32 [n][V] */
+    lp_i32 n_top, n_counts, n_bias, lp_fmt;
+} lp_sample;
+
+#define LP_SAMPLE_CHUNK     4096 /* logits of a block */
+#define LP_SAMPLE_BINS      2048
+#define LP_SAMPLE_CHUNKS(v) (((v) + LP_SAMPLE_CHUNK - 1) / LP_SAMPLE_CHUNK)
+/* Bytes of scratch of a row of v logits, at z_off, a multiple of 16: adjusted logits, bins (share, number), chunks. */
+#define LP_SAMPLE_ROW(v) (((lp_u64)(v) + 3) / 4 * 16 + LP_SAMPLE_BINS * 16 + (lp_u64)LP_SAMPLE_CHUNKS(v) * 16)
+
+#endif
