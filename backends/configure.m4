@@ -8,7 +8,6 @@ AC_DEFUN([INFER_BACKEND_TO_COME],[
   AS_CASE([$enable_$1],[no],[infer_$1_why="--disable-$1"],
     [yes|builtin],[AC_MSG_ERROR([--enable-$1: this backend is not written yet])])
 ])
-INFER_BACKEND_TO_COME([cuda])
 INFER_BACKEND_TO_COME([hip])
 INFER_BACKEND_TO_COME([vulkan])
 INFER_BACKEND_TO_COME([openvino])

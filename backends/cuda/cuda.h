@@ -1,0 +1,266 @@
+/*
+ * The CUDA backend, what its files share: objects, the launch record between ops and queues, and who does what. See
+ * docs/design/cuda.md. SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef CUDA_H
+#define CUDA_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <infer/backend.h>
+
+#include "cu_api.h"
+#include "cuda_kernels.h"
+
+enum {
+    CUDA_BIND_ALIGN = 256,  /* of offsets in bindings, and what every allocation is aligned to */
+    CUDA_MAX_PTR = 12,      /* pointers that a kernel takes */
+    CUDA_MAX_PARAMS = 1024, /* bytes of a kernel's parameter block; with the pointers well below the 4 KiB of all */
+    CUDA_MAX_WAITS = 16,    /* waits of a queue that may be unreached at a time */
+    CUDA_LOOK_NS = 1000000  /* how often a wait asks for failures, which costs microseconds */
+};
+
+/* What the device says of itself, for who cuts kernels. */
+typedef struct cuda_tune {
+    uint32_t sms, warp, l2_bytes;
+    uint32_t cc; /* compute capability: 90 for 9.0 */
+    uint32_t shared_per_block, shared_per_sm, registers_per_sm, threads_per_sm;
+} cuda_tune;
+
+/* ---- Pinned staging (cuda_mem.c) ---- */
+
+/* A ring of pinned segments that bytes on their way between device and pageable memory pass. A segment is given again
+ * when the event behind its last use is complete. */
+enum { CUDA_SEGMENT = 1 << 20, CUDA_SEGMENTS = 8 };
+typedef struct cuda_ring {
+    uint8_t *base;
+    uint32_t at, used; /* the segment that is being filled */
+    cu_event done[CUDA_SEGMENTS];
+    uint8_t busy[CUDA_SEGMENTS];
+} cuda_ring;
+
+/* ---- Objects ---- */
+
+/* 64 timelines' words in one page of pinned memory, a cache line each. */
+typedef struct cuda_words {
+    struct cuda_words *next;
+    uint8_t *host;
+    cu_deviceptr at;
+    uint64_t used; /* bits */
+} cuda_words;
+
+/* A value that a stream was told to wait for. */
+typedef struct cuda_wait {
+    infer_timeline *tl;
+    uint64_t value;
+} cuda_wait;
+
+struct infer_queue {
+    infer_queue *next; /* of all queues of the process */
+    uint64_t serial;
+    infer_device *dev;
+    cu_stream stream;
+    cuda_ring ring;
+    cu_event settled;     /* for the few waits that are not a segment's */
+    cu_deviceptr between; /* a segment of device memory for copies onto themselves */
+    _Atomic infer_status failed;
+    uint32_t n_waits;
+    cuda_wait waits[CUDA_MAX_WAITS]; /* perhaps unreached; under the lock of cuda_timeline.c */
+};
+
+struct infer_device {
+    infer_device *next; /* of all open devices */
+    const infer_host *host;
+    const cu_api *cu;
+    cu_device id;
+    uint32_t index;
+    cu_context context;  /* the primary one */
+    infer_queue capture; /* a bare stream for recording programs */
+    cu_module modules[CUDA_N_FILES];
+    cu_function kernels[CUDA_N_KERNELS]; /* NULL: this device has no code for it */
+    cuda_tune tune;
+    uint64_t memory;
+    double read_bytes_per_s;
+    char name[96];
+    _Atomic uint64_t used;
+    _Atomic infer_status failed; /* a failure of device radius or more */
+    atomic_flag has_cause;
+    char cause[200];    /* what failed, once `failed` is set */
+    pthread_mutex_t mu; /* of words */
+    cuda_words *words;
+};
+
+struct infer_buffer {
+    infer_device *dev;
+    cu_deviceptr at;
+    uint64_t bytes;
+};
+
+struct infer_timeline {
+    infer_device *dev;
+    _Atomic uint64_t *word; /* pinned; the device writes it too */
+    cu_deviceptr at;
+    cuda_words *page;
+    uint32_t bit;
+    _Atomic uint64_t by;        /* serial of the queue that signals last */
+    _Atomic uint64_t submitted; /* the highest value that a queue will bring */
+    _Atomic uint64_t looked_ns; /* when its queue was last asked for a failure */
+    uint64_t kept;              /* what it had reached when it failed */
+    _Atomic infer_status failed;
+};
+
+/* ---- Launches ---- */
+
+/* One kernel run: what an op emits. The kernel's arguments are n_ptr device pointers, then the parameter block by value
+ * (none where params_bytes is 0). */
+typedef struct cuda_launch {
+    uint32_t kernel; /* CUDA_K_* */
+    uint32_t n_ptr, params_bytes, shared;
+    uint32_t grid[3], block[3];
+    cu_deviceptr ptr[CUDA_MAX_PTR];
+    uint64_t params[CUDA_MAX_PARAMS / 8];
+} cuda_launch;
+
+/* One op with its operands in place. */
+typedef struct cuda_call {
+    infer_queue *queue;
+    infer_device *dev;
+    const infer_op_desc *op;
+    cu_deviceptr ptr[INFER_OP_MAX_OPERANDS]; /* 0: absent */
+    cu_deviceptr counts, scratch;            /* 0: none */
+    int32_t rows_cap, rows_from;             /* rows_from -1: static */
+    uint32_t rows_mul;
+} cuda_call;
+
+/* Lowers or completes an answer that starts as NATIVE and row-invariant, without scratch or epilogue; op has passed the
+ * host's check and every kernel named in the op's row of the table is there. [query] */
+typedef void (*cuda_check_fn)(infer_device *dev, const infer_op_desc *op, infer_op_answer *a);
+/* Launches. It looks at descriptors and places only, so that a program's capture records what a run would do. */
+typedef infer_status (*cuda_run_fn)(cuda_call *c);
+
+/* ---- cuda_plugin.c ---- */
+
+/* Reports a failure's cause, formatted, and returns s. */
+infer_status cuda_fail(const infer_host *host, infer_status s, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The status of a driver's result met while doing `what`: otherwise s, or the radius of what the result says is gone
+ * (marked in the device). CU_OK gives INFER_OK. */
+infer_status cuda_status(infer_device *dev, cu_result e, infer_status s, const char *what);
+/* Reports again why the device failed, or that a queue did, and returns s. */
+infer_status cuda_failed_before(infer_device *dev, infer_status s);
+/* Fills a caller's struct, whose first word is the size that the caller knows. */
+void cuda_put(void *dst, void *src, uint32_t size);
+/* Makes the device's context the calling thread's. Before every other call of the driver. */
+void cuda_enter(const infer_device *dev);
+
+/* ---- cuda_probe.c ---- */
+
+infer_status cuda_probe(const infer_host *host, infer_device_info *out, uint32_t cap, uint32_t *n);
+/* The loaded functions, or NULL with the result in *e and the cause in why. [setup] */
+const cu_api *cuda_api(const infer_host *host, cu_result *e, char *why, size_t cap);
+/* An attribute; 0 where the driver does not say. */
+int cuda_attribute(const cu_api *cu, cu_device id, cu_attribute what);
+/* Why the backend cannot use a device; NULL: it can. */
+const char *cuda_unusable(const cu_api *cu, cu_device id);
+
+/* ---- cuda_device.c ---- */
+
+infer_status cuda_dev_open(const infer_host *host, uint32_t index, infer_device **out);
+void cuda_dev_close(infer_device *dev);
+infer_status cuda_dev_props(infer_device *dev, infer_device_props *out);
+infer_status cuda_dev_heaps(infer_device *dev, infer_heap_info *out, uint32_t cap, uint32_t *n);
+infer_status cuda_dev_heap_stats(infer_device *dev, uint32_t heap, infer_heap_stats *out);
+infer_status cuda_dev_health(infer_device *dev, infer_health *out);
+infer_status cuda_dev_edge(infer_device *dev, uint32_t peer, infer_edge_info *out);
+
+/* ---- cuda_module.c ---- */
+
+/* Loads every file's image and looks the kernels up. A file without code for this device leaves its kernels NULL. */
+infer_status cuda_kernels_load(infer_device *dev);
+void cuda_kernels_unload(infer_device *dev);
+
+/* ---- cuda_mem.c ---- */
+
+infer_status cuda_buf_alloc(infer_device *dev, uint32_t heap, uint64_t bytes, infer_buffer **out);
+void cuda_buf_free(infer_device *dev, infer_buffer *buf);
+infer_status cuda_ring_open(infer_queue *q);
+void cuda_ring_close(infer_queue *q);
+/* bytes (at most a segment) of pinned memory, whose next use is on q. Waits for the device where all is in use. */
+infer_status cuda_ring_take(infer_queue *q, uint64_t bytes, uint8_t **out);
+/* Ends the segment being filled: its event comes behind the work so far. *segment: which it was. */
+infer_status cuda_ring_turn(infer_queue *q, uint32_t *segment);
+
+/* ---- cuda_queue.c, cuda_copy.c ---- */
+
+infer_status cuda_queue_create(infer_device *dev, uint32_t classes, infer_queue **out);
+void cuda_queue_destroy(infer_device *dev, infer_queue *queue);
+infer_status cuda_queue_wait(infer_queue *queue, infer_timeline *tl, uint64_t value);
+infer_status cuda_queue_signal(infer_queue *queue, infer_timeline *tl, uint64_t value);
+/* Before a submission: the thread's context, and the queue's failure if it has one. */
+infer_status cuda_queue_enter(infer_queue *queue);
+/* Waits until event is complete, or the queue fails. */
+infer_status cuda_queue_await(infer_queue *queue, cu_event event);
+infer_status cuda_cmd_copy(infer_queue *queue, const infer_copy_end *dst, const infer_copy_end *src,
+                           const infer_copy_region *regions, uint32_t n);
+infer_status cuda_cmd_update(infer_queue *queue, const infer_range *dst, const void *data, uint64_t bytes);
+infer_status cuda_cmd_fill(infer_queue *queue, const infer_range *dst, uint32_t pattern, uint32_t pattern_bytes);
+
+/* ---- cuda_timeline.c ---- */
+
+infer_status cuda_tl_create(infer_device *dev, infer_timeline **out);
+void cuda_tl_destroy(infer_device *dev, infer_timeline *tl);
+infer_status cuda_tl_query(infer_timeline *tl, uint64_t *value);
+infer_status cuda_tl_wait(infer_timeline *tl, uint64_t value, uint64_t timeout_ns);
+infer_status cuda_tl_signal_host(infer_timeline *tl, uint64_t value);
+/* Frees the pages; all timelines of the device are gone. */
+void cuda_words_free(infer_device *dev);
+/* OK: reached, no stream need wait. PENDING: noted as a wait of q, whose stream is to wait on tl->at. Else the
+ * timeline's failure, or UNSUPPORTED where q has too many waits. */
+infer_status cuda_wait_note(infer_queue *q, infer_timeline *tl, uint64_t value);
+/* A queue enters and leaves the list that timelines look for failures in. */
+void cuda_queue_list(infer_queue *q);
+void cuda_queue_unlist(infer_queue *q);
+/* Whether the queue's stream, or what it waits for, has failed. Asks the driver. */
+infer_status cuda_queue_state(infer_queue *q);
+/* Lets a stream run out that waits for what will not come. 1: the stream is done, or lost. */
+int cuda_queue_release(infer_queue *q);
+/* Between two looks at something that started at start_ns: returns at once, or sleeps for at most left_ns. */
+void cuda_pause(const infer_host *host, uint64_t start_ns, uint64_t left_ns);
+
+/* ---- cuda_ops.c ---- */
+
+infer_status cuda_op_query(infer_device *dev, const infer_op_desc *ops, uint32_t op_size, uint32_t n,
+                           infer_op_answer *out, uint32_t answer_size);
+infer_status cuda_cmd_op(infer_queue *queue, const infer_op_desc *op, const infer_op_args *args);
+/* Puts a launch on the call's stream: it runs, or is recorded where the stream is being captured. */
+infer_status cuda_emit(cuda_call *c, const cuda_launch *l);
+/* Access to a descriptor's arrays, by the strides that it states. */
+const infer_tensor_desc *cuda_tensor_desc(const infer_op_desc *op, uint32_t i);
+int cuda_present(const infer_op_desc *op, uint32_t i);
+/* The attribute struct, zero where the producer's is shorter. */
+void cuda_attrs(const infer_op_desc *op, void *out, uint32_t size);
+/* Answers NO. */
+void cuda_no(infer_op_answer *a, uint32_t why, uint32_t which);
+
+/* ---- ops by subject ---- */
+
+#define CUDA_OP(name)                                                                                                  \
+    void cuda_check_##name(infer_device *dev, const infer_op_desc *op, infer_op_answer *a);                            \
+    infer_status cuda_run_##name(cuda_call *c)
+CUDA_OP(each); /* add, scale: cuda_rows.c */
+
+/* ---- cuda_prog.c ---- */
+
+infer_status cuda_prog_build(infer_device *dev, const infer_graph_view *view, infer_program **out,
+                             infer_program_info *info);
+infer_status cuda_prog_instantiate(infer_program *prog, infer_queue *queue, const infer_range *slots, uint32_t n_slots,
+                                   infer_exec **out);
+infer_status cuda_prog_update(infer_exec *exec, uint32_t slot, const infer_range *range);
+infer_status cuda_prog_submit(infer_exec *exec, infer_queue *queue);
+void cuda_exec_destroy(infer_exec *exec);
+void cuda_prog_destroy(infer_program *prog);
+
+#endif
