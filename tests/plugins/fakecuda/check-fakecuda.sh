@@ -1,0 +1,46 @@
+#!/bin/sh
+# The CUDA backend on the fake driver: the kit to T6, with what drivers and devices may lack; a driver that cannot be
+# used is a reason and no crash; what fails in the middle makes the kit fail, not crash or hang.
+# SPDX-License-Identifier: Apache-2.0
+here=$INFER_BUILDDIR/tests/plugins/fakecuda/.libs
+conform="$INFER_BUILDDIR/infer-conform --plugin $here/infer-cuda.so --max-tier T6 --set driver=$here/libfakecuda.so"
+bad=0
+
+# what, exit status (a pattern), a pattern that the output must have, configuration, arguments
+try() {
+    text=`INFER_FAKECUDA=$4 timeout 300 $conform $5 2>&1`
+    rc=$?
+    if ! expr "$rc" : "$2\$" >/dev/null || ! echo "$text" | grep -E -q -- "$3"; then
+        echo "$text" | grep -v '^pass\|^skip\|^fallback'
+        echo "FAIL $1 ($4): exit $rc, not $2, or no \"$3\""
+        bad=1
+    else
+        echo "pass $1: `echo "$text" | tail -n 1`"
+    fi
+}
+
+try "all there" 0 'T6' '' ''
+# the copies, the waits and the order between devices ran, and an op and its program did
+text=`INFER_FAKECUDA= timeout 300 $conform -v 2>&1`
+for case in t5.copy.direct t5.wait t5.at_once t0.queue.host_wait t0.queue.two t6.alloc.walk 't1.add.*' 't1.scale.*'; do
+    echo "$text" | grep -E -q "^pass +$case" || { echo "FAIL $case did not pass"; echo "$text" | grep -E " $case"; bad=1; }
+done
+try "one device" 0 'T6' devices=1 ''
+try "no way between devices" 0 'T6' peer=0 ''
+try "no code for the device" 0 'T6' image=0 ''
+try "the second device" 0 'T6' '' '--device cuda1'
+
+try "old driver" 3 'speaks CUDA 11.8: 12.0 or newer' version=11080 ''
+try "no 64-bit operations" 3 'no 64-bit stream memory operations' memops=0 ''
+try "no device" 3 'probe shows none' devices=0 ''
+conform="$INFER_BUILDDIR/infer-conform --plugin $here/infer-cuda.so --max-tier T6 --set driver=$here/none.so"
+try "no driver" 3 'no CUDA driver' '' ''
+conform="$INFER_BUILDDIR/infer-conform --plugin $here/infer-cuda.so --max-tier T6 --set driver=$here/libfakecuda.so"
+
+for n in 3 9 30; do
+    try "refused allocation $n" '[01]' . alloc=$n ''
+done
+for n in 1 7 20; do
+    try "lost device after launch $n" 1 'ILLEGAL_ADDRESS|DEVICE_LOST' lose=$n ''
+done
+exit $bad
