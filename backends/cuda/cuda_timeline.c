@@ -130,7 +130,10 @@ static infer_status reached(infer_timeline *tl, uint64_t value)
     infer_status s = atomic_load(&tl->failed);
     if (s) /* the word may have been set to let streams go */
         return tl->kept >= value ? INFER_OK : s;
-    return atomic_load(tl->word) >= value ? INFER_OK : INFER_PENDING;
+    if (atomic_load(tl->word) >= value)
+        return INFER_OK;
+    s = atomic_load(&tl->dev->failed);
+    return s ? s : INFER_PENDING;
 }
 
 /* Under mu. */
@@ -207,7 +210,7 @@ infer_status cuda_tl_query(infer_timeline *tl, uint64_t *value)
 {
     look(tl);
     uint64_t v = atomic_load(tl->word);
-    infer_status s = atomic_load(&tl->failed);
+    infer_status s = failure_of(tl);
     if (s)
         return cuda_failed_before(tl->dev, s);
     *value = v;
@@ -233,7 +236,7 @@ infer_status cuda_tl_wait(infer_timeline *tl, uint64_t value, uint64_t timeout_n
 
 infer_status cuda_tl_signal_host(infer_timeline *tl, uint64_t value)
 {
-    infer_status s = atomic_load(&tl->failed);
+    infer_status s = failure_of(tl);
     uint64_t now = atomic_load(tl->word);
     if (s)
         return cuda_failed_before(tl->dev, s);
@@ -268,7 +271,6 @@ infer_status cuda_wait_note(infer_queue *q, infer_timeline *tl, uint64_t value)
 {
     pthread_mutex_lock(&mu);
     infer_status s = reached(tl, value);
-    s = s == INFER_PENDING && atomic_load(&tl->dev->failed) ? atomic_load(&tl->dev->failed) : s;
     if (s == INFER_PENDING) {
         waits_drop(q);
         if (q->n_waits < CUDA_MAX_WAITS)

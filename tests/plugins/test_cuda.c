@@ -299,7 +299,9 @@ static void test_lost_device(void **state)
     uint64_t v = 0;
     infer_health health = {.struct_size = sizeof(health)};
     rig_open(&r, "");
+    infer_timeline *idle = NULL;
     infer_buffer *b[2] = {buffer(&r, 0, BYTES), buffer(&r, 1, BYTES)};
+    assert_int_equal(r.ops->tl_create(r.h[0], &idle), INFER_OK);
     assert_int_equal(settle(&r, 0), INFER_OK);
     configure("lose=1");
     launch(&r, 0, b[0]);
@@ -310,6 +312,9 @@ static void test_lost_device(void **state)
     assert_int_equal(r.ops->tl_wait(r.tl[0], 1, 0), INFER_OK);
     assert_int_equal(r.ops->tl_wait(r.tl[0], 2, 0), INFER_E_DEVICE_LOST);
     assert_int_equal(r.ops->tl_query(r.tl[0], &v), INFER_E_DEVICE_LOST);
+    assert_int_equal(r.ops->tl_wait(idle, 1, 0), INFER_E_DEVICE_LOST); /* that no queue ever signalled */
+    assert_int_equal(r.ops->tl_query(idle, &v), INFER_E_DEVICE_LOST);
+    r.ops->tl_destroy(r.h[0], idle);
     assert_int_equal(r.ops->queue_signal(r.q[0], r.tl[0], 3), INFER_E_DEVICE_LOST);
     infer_buffer *more = NULL;
     s = r.ops->buf_alloc(r.h[0], 0, 64, &more);
