@@ -127,10 +127,11 @@ static infer_status failure_of(const infer_timeline *tl)
 /* OK: value is reached; PENDING; or the failure. */
 static infer_status reached(infer_timeline *tl, uint64_t value)
 {
+    uint64_t word = atomic_load(tl->word); /* first: one that was set to let streams go has failed before */
     infer_status s = atomic_load(&tl->failed);
-    if (s) /* the word may have been set to let streams go */
+    if (s)
         return tl->kept >= value ? INFER_OK : s;
-    if (atomic_load(tl->word) >= value)
+    if (word >= value)
         return INFER_OK;
     s = atomic_load(&tl->dev->failed);
     return s ? s : INFER_PENDING;
