@@ -1,0 +1,127 @@
+/* 16 x 8 outputs of a wave from shared memory: D += A B^T, A [16][k], B [8][k], both with k the fast axis, 16 of k at a
+ * time, in bf16 or f16 with float sums. SPDX-License-Identifier: Apache-2.0 */
+#ifndef MMA_CUH
+#define MMA_CUH
+
+#include "dev.cuh"
+
+/* Outputs of a lane, and where output i lies. */
+#define FRAG (128 / WAVE)
+
+DEV int frag_row(int i)
+{
+    int l = thread_id() % WAVE;
+    return WAVE == 32 ? l / 4 + i / 2 * 8 : l / 8 + i * 8;
+}
+
+DEV int frag_col(int i)
+{
+    int l = thread_id() % WAVE;
+    return WAVE == 32 ? l % 4 * 2 + i % 2 : l % 8;
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
+#define MMA_F16 1
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define MMA_BF16 1
+#endif
+
+/* Operands in registers where the hardware has them there, places in shared memory elsewhere. */
+template <int FMT> struct frag_a {
+#if WAVE == 32
+    uint32_t v[4];
+#endif
+    const uint16_t *p;
+    int stride;
+};
+template <int FMT> struct frag_b {
+#if WAVE == 32
+    uint32_t v[2];
+#endif
+    const uint16_t *p;
+    int stride;
+};
+
+/* p: element [0][0] of the 16 (8) rows, stride in elements, both even. */
+template <int FMT> DEV void frag_load(frag_a<FMT> &f, const uint16_t *p, int stride)
+{
+    f.p = p;
+    f.stride = stride;
+#if WAVE == 32
+    int l = thread_id() % 32;
+    p += l / 4 * stride + l % 4 * 2;
+    f.v[0] = *(const uint32_t *)p;
+    f.v[1] = *(const uint32_t *)(p + 8 * stride);
+    f.v[2] = *(const uint32_t *)(p + 8);
+    f.v[3] = *(const uint32_t *)(p + 8 * stride + 8);
+#endif
+}
+
+template <int FMT> DEV void frag_load(frag_b<FMT> &f, const uint16_t *p, int stride)
+{
+    f.p = p;
+    f.stride = stride;
+#if WAVE == 32
+    int l = thread_id() % 32;
+    p += l / 4 * stride + l % 4 * 2;
+    f.v[0] = *(const uint32_t *)p;
+    f.v[1] = *(const uint32_t *)(p + 8);
+#endif
+}
+
+template <int FMT> DEV float frag_float(uint16_t h)
+{
+    return FMT == INFER_FMT_F16 ? half_to_float(h) : bf16_to_float(h);
+}
+
+template <int FMT> DEV void mma(float d[FRAG], const frag_a<FMT> &a, const frag_b<FMT> &b)
+{
+#if defined(MMA_BF16)
+    if (FMT == INFER_FMT_F16)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+            "{%0,%1,%2,%3};\n"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
+    return;
+#elif defined(MMA_F16)
+    if (FMT == INFER_FMT_F16) { /* sm_75 has half the depth, and no bf16 */
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};\n"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a.v[0]), "r"(a.v[1]), "r"(b.v[0]));
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};\n"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[1]));
+        return;
+    }
+#elif defined(SIMT_H) && WAVE == 32
+    /* the registers as the instruction takes them, so that the emulation tests their layout */
+    struct {
+        uint32_t a[4], b[2];
+    } mine = {{a.v[0], a.v[1], a.v[2], a.v[3]}, {b.v[0], b.v[1]}};
+    const unsigned char *all = simt::exchange(&mine, sizeof mine, __LINE__);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 16; k++) {
+            int r = frag_row(i), c = frag_col(i);
+            uint32_t av, bv;
+            memcpy(&av, all + 64 * (r % 8 * 4 + k % 8 / 2) + 4 * (r / 8 + k / 8 * 2), 4);
+            memcpy(&bv, all + 64 * (c * 4 + k % 8 / 2) + 16 + 4 * (k / 8), 4);
+            d[i] = fmaf(frag_float<FMT>((uint16_t)(av >> k % 2 * 16)), frag_float<FMT>((uint16_t)(bv >> k % 2 * 16)),
+                        d[i]);
+        }
+    return;
+#endif
+#if !defined(MMA_BF16)
+    for (int i = 0; i < FRAG; i++) {
+        const uint16_t *ra = a.p + frag_row(i) * a.stride, *rb = b.p + frag_col(i) * b.stride;
+        for (int k = 0; k < 16; k++)
+            d[i] = fmaf(frag_float<FMT>(ra[k]), frag_float<FMT>(rb[k]), d[i]);
+    }
+#endif
+}
+
+#endif

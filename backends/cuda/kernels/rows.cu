@@ -1,0 +1,197 @@
+/* Reductions over a vector by one block of whole waves: norms, softmax, arg-max. Grid: x, a block a vector. The block's
+ * size may depend on the vector's width only, as it decides the order of sums: 16 elements a thread are kept in
+ * registers (norm), longer vectors are read again. Bound by memory; at few rows by latency.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "dev.cuh"
+
+#define KEEP 2 /* groups of 8 that a thread keeps */
+
+/* Group g of 8 of a vector of d, zeros past its end. */
+DEV void ld_group(const uchar *x, int fmt, int g, int d, int wide, float v[8])
+{
+    if (8 * g + 8 <= d) {
+        ld8(x, fmt, 8 * (int64_t)g, wide, v);
+        return;
+    }
+    for (int i = 0; i < 8; i++)
+        v[i] = 8 * g + i < d ? ld(x, fmt, 8 * (int64_t)g + i) : 0.0f;
+}
+
+DEV void st_group(uchar *y, int fmt, int g, int d, int wide, const float v[8])
+{
+    if (8 * g + 8 <= d) {
+        st8(y, fmt, 8 * (int64_t)g, wide, v);
+        return;
+    }
+    for (int i = 0; i < 8; i++)
+        if (8 * g + i < d)
+            st(y, fmt, 8 * (int64_t)g + i, v[i]);
+}
+
+/* What a number is after it was stored in a format. */
+DEV float stored(float v, int fmt)
+{
+    return fmt == INFER_FMT_F32   ? v
+           : fmt == INFER_FMT_F16 ? half_to_float(float_to_half(v))
+                                  : bf16_to_float(float_to_bf16(v));
+}
+
+struct norm_in {
+    const uchar *x, *r;
+    int fmt, r_fmt, s_fmt, d, wide, r_wide;
+};
+
+/* Group g of what is normed; the sum of two operands is normed as it is stored. */
+DEV void ld_normed(const norm_in &in, int g, float v[8])
+{
+    ld_group(in.x, in.fmt, g, in.d, in.wide, v);
+    if (in.r) {
+        float r[8];
+        ld_group(in.r, in.r_fmt, g, in.d, in.r_wide, r);
+        for (int i = 0; i < 8; i++)
+            v[i] = stored(v[i] + r[i], in.s_fmt);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+    norm_rows(const uchar *x, const uchar *w, const uchar *b, uchar *y, uchar *s, const uchar *counts, const ocl_norm p)
+{
+    int k = (int)blockIdx.x, t = (int)threadIdx.x, n = (int)blockDim.x, d = p.x.width, groups = (d + 7) / 8;
+    if (k >= rows_of(counts, p.rows) * p.per_row)
+        return;
+    norm_in in = {x + at(p.x, k), 0, p.x.fmt, 0, 0, d, 0, 0};
+    if (p.kind == OCL_NORM_ADD) {
+        in.r = b + at(p.b, k);
+        in.r_fmt = p.b.fmt;
+        in.s_fmt = p.s.fmt;
+        in.r_wide = is_aligned(in.r, 16);
+        s += at(p.s, k);
+    }
+    in.wide = is_aligned(in.x, 16);
+    y += at(p.y, k);
+    w += p.w.off;
+    int y_wide = is_aligned(y, 16), w_wide = is_aligned(w, 16), s_wide = is_aligned(s, 16);
+    float kept[KEEP][8], v[8], mean = 0, sum = 0;
+    UNROLL
+    for (int j = 0; j < KEEP; j++) {
+        if (t + j * n < groups)
+            ld_normed(in, t + j * n, kept[j]);
+        else
+            for (int i = 0; i < 8; i++)
+                kept[j][i] = 0;
+    }
+    if (p.kind == OCL_NORM_LAYER) {
+        UNROLL
+        for (int j = 0; j < KEEP; j++)
+            for (int i = 0; i < 8; i++)
+                sum += kept[j][i];
+        for (int g = t + KEEP * n; g < groups; g += n) {
+            ld_normed(in, g, v);
+            for (int i = 0; i < 8; i++)
+                sum += v[i];
+        }
+        mean = block_sum(sum) / (float)d;
+        sum = 0;
+    }
+    UNROLL
+    for (int j = 0; j < KEEP; j++)
+        for (int i = 0; i < 8; i++) {
+            float c = 8 * (t + j * n) + i < d ? kept[j][i] - mean : 0.0f;
+            sum = fmaf(c, c, sum);
+        }
+    for (int g = t + KEEP * n; g < groups; g += n) {
+        ld_normed(in, g, v);
+        for (int i = 0; i < 8; i++) {
+            float c = 8 * g + i < d ? v[i] - mean : 0.0f;
+            sum = fmaf(c, c, sum);
+        }
+    }
+    float scale = 1.0f / sqrtf(block_sum(sum) / (float)d + p.eps);
+    UNROLL
+    for (int j = 0; j < KEEP; j++)
+        if (t + j * n < groups) {
+            int g = t + j * n;
+            float f[8], o[8];
+            if (in.r)
+                st_group(s, p.s.fmt, g, d, s_wide, kept[j]);
+            if (p.w.fmt)
+                ld_group(w, p.w.fmt, g, d, w_wide, f);
+            for (int i = 0; i < 8; i++) {
+                o[i] = mul(kept[j][i] - mean, scale);
+                if (p.w.fmt)
+                    o[i] = mul(o[i], add(f[i], p.offset));
+            }
+            if (p.kind == OCL_NORM_LAYER && p.b.fmt) {
+                ld_group(b + p.b.off, p.b.fmt, g, d, is_aligned(b + p.b.off, 16), f);
+                for (int i = 0; i < 8; i++)
+                    o[i] = add(o[i], f[i]);
+            }
+            st_group(y, p.y.fmt, g, d, y_wide, o);
+        }
+    for (int g = t + KEEP * n; g < groups; g += n) {
+        ld_normed(in, g, v);
+        if (in.r)
+            st_group(s, p.s.fmt, g, d, s_wide, v);
+        for (int i = 0; i < 8; i++) {
+            if (8 * g + i >= d)
+                break;
+            float o = mul(v[i] - mean, scale);
+            if (p.w.fmt)
+                o = mul(o, add(ld(w, p.w.fmt, 8 * g + i), p.offset));
+            if (p.kind == OCL_NORM_LAYER && p.b.fmt)
+                o = add(o, ld(b + p.b.off, p.b.fmt, 8 * g + i));
+            st(y, p.y.fmt, 8 * g + i, o);
+        }
+    }
+}
+
+/* A row of nothing but -INFINITY gives zeros. */
+extern "C" __global__ void __launch_bounds__(1024)
+    softmax(const uchar *x, uchar *y, const uchar *counts, const ocl_row p)
+{
+    int k = (int)blockIdx.x, t = (int)threadIdx.x, n = (int)blockDim.x, d = p.x.width, groups = (d + 7) / 8;
+    if (k >= rows_of(counts, p.rows) * p.per_row)
+        return;
+    x += at(p.x, k);
+    y += at(p.y, k);
+    int wide = is_aligned(x, 16), y_wide = is_aligned(y, 16);
+    float v[8], most = -INFINITY, sum = 0;
+    for (int g = t; g < groups; g += n) {
+        ld_group(x, p.x.fmt, g, d, wide, v);
+        for (int i = 0; i < 8; i++)
+            most = 8 * g + i < d ? fmaxf(most, mul(v[i], p.scale)) : most;
+    }
+    most = block_max(most);
+    for (int g = t; g < groups && most != -INFINITY; g += n) {
+        ld_group(x, p.x.fmt, g, d, wide, v);
+        for (int i = 0; i < 8; i++)
+            sum += 8 * g + i < d ? expf(mul(v[i], p.scale) - most) : 0.0f;
+    }
+    sum = block_sum(sum);
+    for (int g = t; g < groups; g += n) {
+        ld_group(x, p.x.fmt, g, d, wide, v);
+        for (int i = 0; i < 8; i++)
+            v[i] = sum == 0 ? 0.0f : expf(mul(v[i], p.scale) - most) / sum;
+        st_group(y, p.y.fmt, g, d, y_wide, v);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+    argmax(const uchar *x, uchar *y, const uchar *counts, const ocl_row p)
+{
+    int k = (int)blockIdx.x, t = (int)threadIdx.x, n = (int)blockDim.x, d = p.x.width, groups = (d + 7) / 8, best = -1;
+    if (k >= rows_of(counts, p.rows))
+        return;
+    x += at(p.x, k);
+    float v[8], most = 0;
+    int wide = is_aligned(x, 16);
+    for (int g = t; g < groups; g += n) {
+        ld_group(x, p.x.fmt, g, d, wide, v);
+        for (int i = 0; i < 8; i++)
+            if (8 * g + i < d && !isnan(v[i]))
+                better(most, best, v[i], 8 * g + i);
+    }
+    block_best(most, best);
+    if (t == 0)
+        ((int *)(y + p.y.off))[k] = best;
+}
