@@ -5,13 +5,6 @@
 #include <sys/mman.h>
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define SIMT_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SIMT_ASAN 1
-#endif
-#endif
 #ifdef SIMT_ASAN
 #include <sanitizer/common_interface_defs.h>
 #endif

@@ -17,6 +17,14 @@
 #define SIMT_WAVE 32
 #endif
 
+#if defined(__SANITIZE_ADDRESS__)
+#define SIMT_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SIMT_ASAN 1
+#endif
+#endif
+
 #define __global__
 #define __device__
 #define __forceinline__ inline

@@ -6,6 +6,12 @@
 #include <cstdio>
 #include <string>
 #include <vector>
+#ifdef SIMT_ASAN
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(p, n)   ((void)(p), (void)(n))
+#define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#endif
 
 #include "lower.h"
 #include "more.h"
@@ -32,6 +38,8 @@ unsigned char *guarded(const void *from, uint64_t bytes)
     unsigned char *p = (unsigned char *)infer_alloc_aligned(before + bytes + after, 64);
     memset(p, 0x5C, before + bytes + after);
     memcpy(p + before, from, bytes);
+    ASAN_POISON_MEMORY_REGION(p, before); /* nor read */
+    ASAN_POISON_MEMORY_REGION(p + before + bytes, after);
     return p;
 }
 
@@ -53,8 +61,10 @@ void load(image *m, const infer_op_case *c)
 
 void drop(image *m)
 {
-    for (unsigned char *p : m->mem)
+    for (unsigned char *p : m->mem) {
+        ASAN_UNPOISON_MEMORY_REGION(p, before + after);
         infer_free_aligned(p);
+    }
     m->mem.clear();
 }
 
@@ -72,6 +82,7 @@ void check_guards(const image *m, const infer_op_case *c, const char *how)
             continue;
         const unsigned char *p = m->place[i].base;
         int bad = 0;
+        ASAN_UNPOISON_MEMORY_REGION(p, before + m->bytes[i] + after);
         for (uint64_t k = 0; k < before; k++)
             bad |= p[k] != 0x5C;
         for (uint64_t k = 0; k < after; k++)

@@ -62,7 +62,7 @@ DEV row_keys keys_of(const ocl_attn &p, const uchar *table, const uchar *len_p, 
         k.end = where + 1;
     if (p.mask == INFER_MASK_WINDOW && where + 1 - p.window > 0)
         k.first = where + 1 - p.window;
-    k.tree = p.tree.fmt ? (const uint32_t *)(tree_p + at(p.tree, row)) : 0;
+    k.tree = p.tree.fmt && tree_p ? (const uint32_t *)(tree_p + at(p.tree, row)) : 0; /* the join needs none */
     k.first_part = k.first < k.end ? (int)(k.first / p.split) : 0;
     k.parts = k.first < k.end ? (int)((k.end - 1) / p.split) + 1 - k.first_part : 0;
     return k;

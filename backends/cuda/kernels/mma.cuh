@@ -75,6 +75,24 @@ template <int FMT> DEV float frag_float(uint16_t h)
     return FMT == INFER_FMT_F16 ? half_to_float(h) : bf16_to_float(h);
 }
 
+#if defined(SIMT_H) && WAVE == 32
+/* From the registers as the instruction takes them, so that the emulation tests their layout. */
+template <int FMT> DEV void mma_emulated(float d[FRAG], const uint32_t *a, const uint32_t *b)
+{
+    const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    const unsigned char *all = simt::exchange(mine, sizeof mine, __LINE__);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 16; k++) {
+            int r = frag_row(i), c = frag_col(i);
+            uint32_t av, bv;
+            memcpy(&av, all + 64 * (r % 8 * 4 + k % 8 / 2) + 4 * (r / 8 + k / 8 * 2), 4);
+            memcpy(&bv, all + 64 * (c * 4 + k % 8 / 2) + 16 + 4 * (k / 8), 4);
+            d[i] = fmaf(frag_float<FMT>((uint16_t)(av >> k % 2 * 16)), frag_float<FMT>((uint16_t)(bv >> k % 2 * 16)),
+                        d[i]);
+        }
+}
+#endif
+
 template <int FMT> DEV void mma(float d[FRAG], const frag_a<FMT> &a, const frag_b<FMT> &b)
 {
 #if defined(MMA_BF16)
@@ -87,8 +105,10 @@ template <int FMT> DEV void mma(float d[FRAG], const frag_a<FMT> &a, const frag_
             "{%0,%1,%2,%3};\n"
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
             : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
-    return;
-#elif defined(MMA_F16)
+#elif defined(SIMT_H) && WAVE == 32
+    mma_emulated<FMT>(d, a.v, b.v);
+#else
+#if defined(MMA_F16)
     if (FMT == INFER_FMT_F16) { /* sm_75 has half the depth, and no bf16 */
         asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};\n"
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -98,24 +118,7 @@ template <int FMT> DEV void mma(float d[FRAG], const frag_a<FMT> &a, const frag_
             : "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[1]));
         return;
     }
-#elif defined(SIMT_H) && WAVE == 32
-    /* the registers as the instruction takes them, so that the emulation tests their layout */
-    struct {
-        uint32_t a[4], b[2];
-    } mine = {{a.v[0], a.v[1], a.v[2], a.v[3]}, {b.v[0], b.v[1]}};
-    const unsigned char *all = simt::exchange(&mine, sizeof mine, __LINE__);
-    for (int i = 0; i < 4; i++)
-        for (int k = 0; k < 16; k++) {
-            int r = frag_row(i), c = frag_col(i);
-            uint32_t av, bv;
-            memcpy(&av, all + 64 * (r % 8 * 4 + k % 8 / 2) + 4 * (r / 8 + k / 8 * 2), 4);
-            memcpy(&bv, all + 64 * (c * 4 + k % 8 / 2) + 16 + 4 * (k / 8), 4);
-            d[i] = fmaf(frag_float<FMT>((uint16_t)(av >> k % 2 * 16)), frag_float<FMT>((uint16_t)(bv >> k % 2 * 16)),
-                        d[i]);
-        }
-    return;
 #endif
-#if !defined(MMA_BF16)
     for (int i = 0; i < FRAG; i++) {
         const uint16_t *ra = a.p + frag_row(i) * a.stride, *rb = b.p + frag_col(i) * b.stride;
         for (int k = 0; k < 16; k++)
