@@ -10,7 +10,7 @@ extern "C" {
 #include "ops/ops.h"
 #include "quant/quant.h"
 }
-#include "../../backends/cuda/kernels/params.h"
+#include "../../backends/launch/params.h"
 
 namespace
 {
@@ -28,9 +28,9 @@ struct scratch {
 struct call {
     const infer_op_desc *op;
     const lower_how *how;
-    ocl_tensor t[INFER_OP_MAX_OPERANDS];
+    lp_tensor t[INFER_OP_MAX_OPERANDS];
     unsigned char *mem[INFER_OP_MAX_OPERANDS], *counts;
-    ocl_rows rows;
+    lp_rows rows;
 };
 
 const infer_tensor_desc *desc(const call &c, int i)
@@ -84,7 +84,7 @@ const char *name_of(infer_format f)
     return nullptr;
 }
 
-void place(const infer_tensor_desc *t, uint64_t off, ocl_tensor *o)
+void place(const infer_tensor_desc *t, uint64_t off, lp_tensor *o)
 {
     int dense = 1;
     uint64_t span = bytes_of(t->format, t->shape[t->rank - 1]);
@@ -95,14 +95,14 @@ void place(const infer_tensor_desc *t, uint64_t off, ocl_tensor *o)
         stride[i] = dense ? (int64_t)span : t->stride[i];
         span *= (uint64_t)t->shape[i];
     }
-    *o = ocl_tensor{off,
-                    stride[0],
-                    stride[1],
-                    stride[2],
-                    t->rank > 2 ? (int32_t)t->shape[1] : 1,
-                    t->rank > 3 ? (int32_t)t->shape[2] : 1,
-                    (int32_t)t->shape[t->rank - 1],
-                    (int32_t)t->format};
+    *o = lp_tensor{off,
+                   stride[0],
+                   stride[1],
+                   stride[2],
+                   t->rank > 2 ? (int32_t)t->shape[1] : 1,
+                   t->rank > 3 ? (int32_t)t->shape[2] : 1,
+                   (int32_t)t->shape[t->rank - 1],
+                   (int32_t)t->format};
 }
 
 uint32_t div_up(int64_t a, int64_t b)
@@ -136,16 +136,16 @@ int run_each(call &c)
 {
     infer_op_id id = c.op->op;
     int two = id == INFER_OP_ADD || id == INFER_OP_MUL || id == INFER_OP_GLU, o = out(c, 0);
-    ocl_each p = {};
+    lp_each p = {};
     p.a = c.t[0];
     p.y = c.t[o];
     p.rows = c.rows;
     p.per_row = (int32_t)per_row(c, 0);
-    p.op = id == INFER_OP_ADD     ? OCL_EACH_ADD
-           : id == INFER_OP_MUL   ? OCL_EACH_MUL
-           : id == INFER_OP_SCALE ? OCL_EACH_SCALE
-           : id == INFER_OP_GLU   ? OCL_EACH_GLU
-                                  : OCL_EACH_ACT;
+    p.op = id == INFER_OP_ADD     ? LP_EACH_ADD
+           : id == INFER_OP_MUL   ? LP_EACH_MUL
+           : id == INFER_OP_SCALE ? LP_EACH_SCALE
+           : id == INFER_OP_GLU   ? LP_EACH_GLU
+                                  : LP_EACH_ACT;
     infer_attrs_scale scale;
     infer_attrs_act act;
     infer_op_attrs(c.op, &scale, sizeof scale);
@@ -166,7 +166,7 @@ int run_each(call &c)
 }
 
 /* Rows of rank 1 are elements where their number is counted, else one vector. */
-void flat(call &c, ocl_tensor *t, infer_format f)
+void flat(call &c, lp_tensor *t, infer_format f)
 {
     if (desc(c, 0)->rank != 1)
         return;
@@ -184,7 +184,7 @@ int run_copy(call &c)
     infer_format x = desc(c, 0)->format, y = desc(c, o)->format;
     int simple = is_plain(x) || x == INFER_FMT_F8_E4M3;
     if (!gather && x == y) {
-        ocl_each p = {};
+        lp_each p = {};
         p.a = c.t[0];
         p.y = c.t[1];
         p.per_row = (int32_t)per_row(c, 0);
@@ -200,10 +200,10 @@ int run_copy(call &c)
         return 1;
     }
     if (!gather && simple && (is_plain(y) || y == INFER_FMT_F8_E4M3 || y == INFER_FMT_Q8_0 || y == INFER_FMT_Q4_0)) {
-        ocl_each p = {};
+        lp_each p = {};
         p.a = c.t[0];
         p.y = c.t[1];
-        p.op = OCL_EACH_COPY;
+        p.op = LP_EACH_COPY;
         p.per_row = (int32_t)per_row(c, 0);
         flat(c, &p.a, x);
         flat(c, &p.y, y);
@@ -217,7 +217,7 @@ int run_copy(call &c)
     }
     if (!name_of(x) || !is_plain(y))
         return 0;
-    ocl_select p = {};
+    lp_select p = {};
     p.a = c.t[0];
     p.y = c.t[o];
     p.per_row = gather ? 1 : (int32_t)per_row(c, 0);
@@ -237,7 +237,7 @@ int run_copy(call &c)
 int run_select(call &c)
 {
     infer_op_id id = c.op->op;
-    ocl_select p = {};
+    lp_select p = {};
     p.a = c.t[0];
     p.b = c.t[1];
     p.y = c.t[out(c, 0)];
@@ -264,11 +264,11 @@ int run_norm(call &c)
     int w = add ? 2 : 1, b = add ? 1 : layer && (int)c.op->n_in > 2 && present(c, 2) ? 2 : -2;
     infer_attrs_norm attrs;
     infer_op_attrs(c.op, &attrs, sizeof attrs);
-    ocl_norm p = {};
+    lp_norm p = {};
     p.x = c.t[0];
     p.y = c.t[o];
     p.rows = c.rows;
-    p.kind = add ? OCL_NORM_ADD : layer ? OCL_NORM_LAYER : OCL_NORM_RMS;
+    p.kind = add ? LP_NORM_ADD : layer ? LP_NORM_LAYER : LP_NORM_RMS;
     p.per_row = (int32_t)per_row(c, 0);
     p.eps = attrs.eps;
     p.offset = attrs.weight_offset;
@@ -288,7 +288,7 @@ int run_row(call &c)
 {
     infer_attrs_scale attrs;
     infer_op_attrs(c.op, &attrs, sizeof attrs);
-    ocl_row p = {};
+    lp_row p = {};
     p.x = c.t[0];
     p.y = c.t[1];
     p.rows = c.rows;
@@ -303,7 +303,7 @@ int run_row(call &c)
 
 struct product {
     int x, w, bias, ids, y;
-    ocl_tensor xt, yt; /* where x or y is -3: in scratch */
+    lp_tensor xt, yt; /* where x or y is -3: in scratch */
     unsigned char *xm, *ym;
     int epilogue;
     float scale;
@@ -320,7 +320,7 @@ int aligned(uint64_t v)
     return v % 16 == 0;
 }
 
-int wide_x(const ocl_tensor &x)
+int wide_x(const lp_tensor &x)
 {
     return aligned(x.off | (uint64_t)x.s0 | (uint64_t)x.s1 | (uint64_t)x.s2);
 }
@@ -336,7 +336,7 @@ int multiply(call &c, const product &m)
     const infer_tensor_desc *w = desc(c, m.w);
     if (!name_of(w->format) || w->quant.scale_format)
         return 0;
-    ocl_mm p = {};
+    lp_mm p = {};
     p.x = m.x >= 0 ? c.t[m.x] : m.xt;
     p.y = m.y >= 0 ? c.t[m.y] : m.yt;
     p.rows = c.rows;
@@ -361,14 +361,14 @@ int multiply(call &c, const product &m)
         }
     }
     p.wide = wide_x(p.x) && aligned(p.w_off | (uint64_t)p.w_row | (uint64_t)p.w_expert);
-    int epi[OCL_MAX_EPI] = {-2, -2, -2, -2};
+    int epi[LP_MAX_EPI] = {-2, -2, -2, -2};
     for (uint32_t i = 0; m.epilogue && i < c.op->n_epilogue; i++) {
         const infer_epilogue *e = &c.op->epilogue[i];
         if (e->kind == INFER_EPI_CONVERT)
             break;
-        if (p.n_epi == OCL_MAX_EPI)
+        if (p.n_epi == LP_MAX_EPI)
             return 0;
-        ocl_epi *to = &p.epi[p.n_epi];
+        lp_epi *to = &p.epi[p.n_epi];
         to->kind = (int32_t)e->kind;
         to->arg = (int32_t)e->arg;
         to->factor = e->factor;
@@ -429,10 +429,10 @@ int run_matmul(call &c)
 }
 
 /* Weights w.. of one format in one launch; 0: they are not. */
-int multiply_several(call &c, int w, int n, int kind, const ocl_tensor *y, unsigned char *const *ym, int bias, int act,
+int multiply_several(call &c, int w, int n, int kind, const lp_tensor *y, unsigned char *const *ym, int bias, int act,
                      float limit)
 {
-    ocl_mms p = {};
+    lp_mms p = {};
     infer_format f = desc(c, w)->format;
     p.x = c.t[0];
     p.rows = c.rows;
@@ -456,7 +456,7 @@ int multiply_several(call &c, int w, int n, int kind, const ocl_tensor *y, unsig
             p.bias[i] = c.t[bias + i];
             mem[4 + i] = c.mem[bias + i];
         }
-        if (kind == OCL_MMS_SIDE || i == 0) {
+        if (kind == LP_MMS_SIDE || i == 0) {
             p.y[i] = y[i];
             mem[7 + i] = ym[i];
         }
@@ -473,7 +473,7 @@ int multiply_several(call &c, int w, int n, int kind, const ocl_tensor *y, unsig
 int run_qkv(call &c)
 {
     int o = out(c, 0);
-    if (c.how->fused && multiply_several(c, 1, 3, OCL_MMS_SIDE, &c.t[o], &c.mem[o], 4, 0, 0))
+    if (c.how->fused && multiply_several(c, 1, 3, LP_MMS_SIDE, &c.t[o], &c.mem[o], 4, 0, 0))
         return 1;
     for (int i = 0; i < 3; i++) {
         int biased = (int)c.op->n_in > 4 + i && present(c, 4 + i);
@@ -488,21 +488,21 @@ int run_gated_mlp(call &c)
 {
     int64_t width = desc(c, 1)->shape[0], n = desc(c, 0)->shape[0];
     scratch mem((uint64_t)(2 * n * width * 4 + 64));
-    ocl_tensor gate = {0, width * 4, 0, 0, 1, 1, (int32_t)width, (int32_t)INFER_FMT_F32}, up = gate;
+    lp_tensor gate = {0, width * 4, 0, 0, 1, 1, (int32_t)width, (int32_t)INFER_FMT_F32}, up = gate;
     infer_attrs_act act;
     infer_op_attrs(c.op, &act, sizeof act);
     up.off = (uint64_t)((n * width * 4 + 15) / 16 * 16);
     product first = {0, 1, -2, -2, -3, {}, gate, nullptr, mem.base, 0, 1};
     product second = {0, 2, -2, -2, -3, {}, up, nullptr, mem.base, 0, 1};
     product last = {-3, 3, -2, -2, out(c, 0), gate, {}, mem.base, nullptr, 1, 1};
-    if (!c.how->fused || !multiply_several(c, 1, 2, OCL_MMS_GLU, &gate, &mem.base, 0, (int)act.act, act.limit)) {
+    if (!c.how->fused || !multiply_several(c, 1, 2, LP_MMS_GLU, &gate, &mem.base, 0, (int)act.act, act.limit)) {
         if (!multiply(c, first) || !multiply(c, second))
             return 0;
-        ocl_each p = {};
+        lp_each p = {};
         p.a = p.y = gate;
         p.b = up;
         p.rows = c.rows;
-        p.op = OCL_EACH_GLU;
+        p.op = LP_EACH_GLU;
         p.per_row = 1;
         p.act = (int32_t)act.act;
         p.limit = act.limit;
@@ -517,7 +517,7 @@ int run_route(call &c)
 {
     infer_attrs_route attrs;
     infer_op_attrs(c.op, &attrs, sizeof attrs);
-    ocl_route p = {};
+    lp_route p = {};
     p.x = c.t[0];
     p.ids = c.t[1];
     p.w = c.t[2];
@@ -532,7 +532,7 @@ int run_route(call &c)
 
 int run_combine(call &c)
 {
-    ocl_combine p = {};
+    lp_combine p = {};
     p.x = c.t[0];
     p.w = c.t[1];
     p.y = c.t[2];
@@ -544,9 +544,9 @@ int run_combine(call &c)
 
 /* ---- Cache ---- */
 
-ocl_rope heads_of(call &c, int x, int y, int slots, int pos, const infer_attrs_rope *rope)
+lp_rope heads_of(call &c, int x, int y, int slots, int pos, const infer_attrs_rope *rope)
 {
-    ocl_rope p = {};
+    lp_rope p = {};
     p.x = c.t[x];
     p.y = c.t[y];
     p.rows = c.rows;
@@ -570,14 +570,14 @@ ocl_rope heads_of(call &c, int x, int y, int slots, int pos, const infer_attrs_r
     return p;
 }
 
-dim3 rope_grid(const ocl_rope &p, uint32_t z)
+dim3 rope_grid(const lp_rope &p, uint32_t z)
 {
     return dim3(div_up((int64_t)p.heads * div_up(p.x.width, 32), 2), p.rows.cap > 3 ? 3 : (uint32_t)p.rows.cap, z);
 }
 
 void write_heads(call &c, int x, int y, int slots, int pos, const infer_attrs_rope *rope)
 {
-    ocl_rope p = heads_of(c, x, y, slots, pos, rope);
+    lp_rope p = heads_of(c, x, y, slots, pos, rope);
     go(c, "rope_write", {x, rope ? pos : -2, rope ? pos + 1 : -2, slots >= 0 ? slots : -2, y, -1}, p, rope_grid(p, 1),
        64);
 }
@@ -604,7 +604,7 @@ int run_rope(call &c)
         return 1;
     }
     struct {
-        ocl_rope k, v;
+        lp_rope k, v;
     } p = {heads_of(c, 0, o, k ? 4 : 2, 2, k ? &both.rope : nullptr), heads_of(c, 1, o + 1, k ? 4 : 2, -1, nullptr)};
     dim3 a = rope_grid(p.k, 2), b = rope_grid(p.v, 2);
     go(c, "rope_write2", {0, k ? 2 : -2, k ? 3 : -2, k ? 4 : 2, o, 1, o + 1, -1}, p, a.x > b.x ? a : b, 64);
@@ -614,7 +614,7 @@ int run_rope(call &c)
 int run_move(call &c)
 {
     int o = out(c, 0), move = c.op->op == INFER_OP_KV_MOVE;
-    ocl_move p = {};
+    lp_move p = {};
     p.src = c.t[1];
     p.dst = move || c.op->op == INFER_OP_STATE_COPY ? c.t[2] : c.t[1];
     p.rows = c.rows;
@@ -661,7 +661,7 @@ int run_attn(call &c)
     if (tree >= 0 && (tree >= o || !present(c, tree)))
         tree = -2;
     infer_op_attrs(c.op, &attrs, sizeof attrs);
-    ocl_attn p = {};
+    lp_attn p = {};
     p.q = c.t[0];
     p.k = c.t[1];
     p.v = c.t[v];
@@ -703,7 +703,7 @@ int run_attn(call &c)
         threads *= 2;
     size_t dyn = 4 * (size_t)(gt * ((d + 7) / 8 * 8 + p.split + dv + 2) + 4 * p.split) + 32 * threads;
     p.parts = c.how->parts ? (int)div_up(keys, p.split) : 0;
-    scratch mem((uint64_t)p.rows.cap * (uint64_t)p.heads * (uint64_t)p.parts * OCL_ATTN_PART(dv) * 4 + 64);
+    scratch mem((uint64_t)p.rows.cap * (uint64_t)p.heads * (uint64_t)p.parts * LP_ATTN_PART(dv) * 4 + 64);
     p.part_off = 16;
     dim3 grid(c.how->parts ? (uint32_t)c.how->parts : 1, (uint32_t)(p.kv_heads * (int)div_up(group, gt)),
               p.rows.cap > 3 ? 3 : (uint32_t)p.rows.cap);
@@ -723,7 +723,7 @@ int run_sample(call &c)
     infer_op_attrs(c.op, &attrs, sizeof attrs);
     for (int i = 0; i < 5; i++)
         in[i] = i < o && present(c, i) ? i : -2;
-    ocl_sample p = {};
+    lp_sample p = {};
     p.x = c.t[0];
     p.params = c.t[1];
     p.rows = c.rows;
@@ -746,9 +746,9 @@ int run_sample(call &c)
         p.top_ids = c.t[o + 2];
         p.top_lp = c.t[o + 3];
     }
-    scratch mem((uint64_t)p.rows.cap * OCL_SAMPLE_ROW(p.x.width) + 64);
+    scratch mem((uint64_t)p.rows.cap * LP_SAMPLE_ROW(p.x.width) + 64);
     std::vector<int> which = {0, 1, in[2], in[3], in[4], o, o + 1, p.n_top ? o + 2 : -2, p.n_top ? o + 3 : -2, -2, -1};
-    dim3 grid(OCL_SAMPLE_CHUNKS((uint32_t)p.x.width), p.rows.cap > 3 ? 3 : (uint32_t)p.rows.cap);
+    dim3 grid(LP_SAMPLE_CHUNKS((uint32_t)p.x.width), p.rows.cap > 3 ? 3 : (uint32_t)p.rows.cap);
     go(c, "sample_prepare", which, p, grid, 256, 0, {{9, mem.base}});
     go(c, "sample_bins", which, p, grid, 256, 0, {{9, mem.base}});
     go(c, "sample_pick", which, p, (uint32_t)p.rows.cap, 1024, 0, {{9, mem.base}});
@@ -813,7 +813,7 @@ int lower_run(const infer_op_desc *op, const lower_place *data, const lower_plac
     for (auto &row : table) {
         if (row.id != op->op)
             continue;
-        c.rows = ocl_rows{0, (int32_t)op->tensors[row.rows_of].shape[0], -1, op->rows_mul, 0};
+        c.rows = lp_rows{0, (int32_t)op->tensors[row.rows_of].shape[0], -1, op->rows_mul, 0};
         if (op->rows_from < INFER_COUNT_MAX) {
             c.rows.from = (int32_t)op->rows_from;
             c.rows.off = counts->off;

@@ -9,7 +9,7 @@
  *   grid     x parts (walked), y kv_heads * ceil(heads / kv_heads / GT), z rows (walked)
  *   dynamic shared memory: floats GT * (ceil(d / 8) * 8 + split + dv + 2) + 4 * split + 8 * threads, GT lowered until
  *            it fits the device
- *   scratch  parts > 0: rows * heads * parts * OCL_ATTN_PART(dv) floats at part_off; parts at least ceil(table_width *
+ *   scratch  parts > 0: rows * heads * parts * LP_ATTN_PART(dv) floats at part_off; parts at least ceil(table_width *
  *            block_size / split) or a row's block walks. Then attention_join: grid x heads, y rows (walked), 128
  * threads. One part at most (short tables, windows) or many rows (a prompt): parts 0 and no join.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -37,7 +37,7 @@ struct row_keys {
     int first_part, parts;
 };
 
-DEV row_keys keys_of(const ocl_attn &p, const uchar *table, const uchar *len_p, const uchar *start_p,
+DEV row_keys keys_of(const lp_attn &p, const uchar *table, const uchar *len_p, const uchar *start_p,
                      const uchar *tree_p, int row)
 {
     row_keys k;
@@ -84,7 +84,7 @@ DEV float join_value(float acc, float old_factor, float v, float new_factor)
 }
 
 /* The last factor, the sink's share in it; 0: nothing was seen. */
-DEV float last_factor(const ocl_attn &p, const uchar *sinks, int head, float most, float total)
+DEV float last_factor(const lp_attn &p, const uchar *sinks, int head, float most, float total)
 {
     if (!(total > 0 || isnan(total)))
         return 0;
@@ -94,7 +94,7 @@ DEV float last_factor(const ocl_attn &p, const uchar *sinks, int head, float mos
     return keep / (total * keep + expf(sink - m));
 }
 
-DEV int64_t token(const ocl_tensor &t, int n_blocks, int block, int offset, int head)
+DEV int64_t token(const lp_tensor &t, int n_blocks, int block, int offset, int head)
 {
     if (block < 0 || block >= n_blocks)
         return -1;
@@ -110,14 +110,14 @@ DEV int pow2_from(int n, int most)
 }
 
 /* Whether planes are read as 16 bytes of 16-bit numbers. */
-DEV int is_fast(const uchar *base, const ocl_tensor &t)
+DEV int is_fast(const uchar *base, const lp_tensor &t)
 {
     int two = t.fmt == INFER_FMT_F16 || t.fmt == INFER_FMT_BF16;
     return two && t.width % 8 == 0 && is_aligned(base + t.off, 16) && !((t.s0 | t.s1 | t.s2) & 15);
 }
 
 /* A group of 8 of a key or value; the last one may be short where the format is plain. */
-DEV void group_at(const uchar *row, const ocl_tensor &t, int g, float v[8], int &first, int &second)
+DEV void group_at(const uchar *row, const lp_tensor &t, int g, float v[8], int &first, int &second)
 {
     int wide = is_aligned(row, 16);
     if (8 * g + 8 <= t.width) {
@@ -159,7 +159,7 @@ template <bool FAST> struct at_once {
 };
 
 template <int GT, bool FAST>
-DEV void scores(const attn_shared &sh, const ocl_attn &p, const uchar *kp, int n, int groups)
+DEV void scores(const attn_shared &sh, const lp_attn &p, const uchar *kp, int n, int groups)
 {
     const int KEYS = at_once<FAST>::KEYS;
     int t = thread_id(), lanes = pow2_from(groups, WAVE), l = t % lanes, slots = block_threads() / lanes;
@@ -230,7 +230,7 @@ DEV void scores(const attn_shared &sh, const ocl_attn &p, const uchar *kp, int n
 
 /* acc[g] += sum of score * value over every slots-th key, one group of 8 of the values' width. */
 template <int GT, bool FAST>
-DEV void values(const attn_shared &sh, const ocl_attn &p, const uchar *vp, int n, int e, int slot, int slots,
+DEV void values(const attn_shared &sh, const lp_attn &p, const uchar *vp, int n, int e, int slot, int slots,
                 float acc[GT][8], int &first, int &second)
 {
     const int KEYS = at_once<FAST>::KEYS;
@@ -275,7 +275,7 @@ DEV void values(const attn_shared &sh, const ocl_attn &p, const uchar *vp, int n
 template <int GT>
 DEV void attention(const uchar *q, const uchar *kp, const uchar *vp, const uchar *table, const uchar *len_p,
                    const uchar *start_p, const uchar *sinks, const uchar *tree_p, uchar *y, const uchar *counts,
-                   uchar *scratch, const ocl_attn &p)
+                   uchar *scratch, const lp_attn &p)
 {
     SHARED_DYN(dyn);
     int t = thread_id(), threads = block_threads(), waves = threads / WAVE, d = p.k.width, dv = p.y.width;
@@ -397,7 +397,7 @@ DEV void attention(const uchar *q, const uchar *kp, const uchar *vp, const uchar
                 __syncthreads();
                 float most = sh.most[g], total = sh.total[g];
                 float *to = (float *)(scratch + p.part_off) +
-                            (((int64_t)row * p.heads + head0 + g) * p.parts + part) * OCL_ATTN_PART(dv);
+                            (((int64_t)row * p.heads + head0 + g) * p.parts + part) * LP_ATTN_PART(dv);
                 join_part(most, total, part_m[g], part_s[g], old_f, new_f);
                 for (int i = t; i < dv; i += threads) {
                     float v = 0;
@@ -434,7 +434,7 @@ DEV void attention(const uchar *q, const uchar *kp, const uchar *vp, const uchar
     extern "C" __global__ void __launch_bounds__(256)                                                                  \
         attention_##GT(const uchar *q, const uchar *kp, const uchar *vp, const uchar *table, const uchar *len_p,       \
                        const uchar *start_p, const uchar *sinks, const uchar *tree_p, uchar *y, const uchar *counts,   \
-                       uchar *scratch, const ocl_attn p)                                                               \
+                       uchar *scratch, const lp_attn p)                                                                \
     {                                                                                                                  \
         attention<GT>(q, kp, vp, table, len_p, start_p, sinks, tree_p, y, counts, scratch, p);                         \
     }
@@ -447,7 +447,7 @@ ATTENTION(8)
 #define AT_ONCE 64
 extern "C" __global__ void __launch_bounds__(256)
     attention_join(const uchar *table, const uchar *len_p, const uchar *start_p, const uchar *sinks, uchar *y,
-                   const uchar *counts, const uchar *scratch, const ocl_attn p)
+                   const uchar *counts, const uchar *scratch, const lp_attn p)
 {
     SHARED(float, m, AT_ONCE);
     SHARED(float, s, AT_ONCE);
@@ -461,18 +461,18 @@ extern "C" __global__ void __launch_bounds__(256)
         if (k.parts < 2 || k.parts > p.parts)
             continue;
         const float *from =
-            (const float *)(scratch + p.part_off) + ((int64_t)row * p.heads + head) * p.parts * OCL_ATTN_PART(dv);
+            (const float *)(scratch + p.part_off) + ((int64_t)row * p.heads + head) * p.parts * LP_ATTN_PART(dv);
         uchar *out = y + at(p.y, (int64_t)row * p.heads + head);
         for (int i0 = 0; i0 < dv; i0 += threads) {
             int i = i0 + t;
             float acc = 0, most = -INFINITY, total = 0;
             for (int part0 = 0; part0 < k.parts; part0 += AT_ONCE) {
                 int n = k.parts - part0 < AT_ONCE ? k.parts - part0 : AT_ONCE;
-                const float *at0 = from + (int64_t)part0 * OCL_ATTN_PART(dv);
+                const float *at0 = from + (int64_t)part0 * LP_ATTN_PART(dv);
                 __syncthreads();
                 for (int j = t; j < n; j += threads) {
-                    m[j] = at0[(int64_t)j * OCL_ATTN_PART(dv)];
-                    s[j] = at0[(int64_t)j * OCL_ATTN_PART(dv) + 1];
+                    m[j] = at0[(int64_t)j * LP_ATTN_PART(dv)];
+                    s[j] = at0[(int64_t)j * LP_ATTN_PART(dv) + 1];
                 }
                 __syncthreads();
                 for (int j = t; j < n; j += threads) {
@@ -488,7 +488,7 @@ extern "C" __global__ void __launch_bounds__(256)
                     most = fmaxf(most, m[j]);
                     total = fmaf(total, old_f[j], mul(s[j], new_f[j]));
                     if (i < dv)
-                        acc = join_value(acc, old_f[j], at0[(int64_t)j * OCL_ATTN_PART(dv) + 4 + i], new_f[j]);
+                        acc = join_value(acc, old_f[j], at0[(int64_t)j * LP_ATTN_PART(dv) + 4 + i], new_f[j]);
                 }
             }
             float f = last_factor(p, sinks, head, most, total);

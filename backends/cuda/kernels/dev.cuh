@@ -17,7 +17,7 @@
 #endif
 
 #include <infer/ops.h>
-#include "params.h"
+#include "../../launch/params.h"
 
 #define DEV static __device__ __forceinline__
 #if defined(SIMT_H)
@@ -403,7 +403,7 @@ DEV void st8(uchar *p, int fmt, int64_t i, int wide, const float v[8])
  */
 
 /* Where vector k of an operand begins. */
-DEV int64_t at(const ocl_tensor &t, int64_t k)
+DEV int64_t at(const lp_tensor &t, int64_t k)
 {
     int64_t i1 = 0, i2 = 0;
     if (t.n2 > 1) {
@@ -417,7 +417,7 @@ DEV int64_t at(const ocl_tensor &t, int64_t k)
     return (int64_t)t.off + k * t.s0 + i1 * t.s1 + i2 * t.s2;
 }
 
-DEV int rows_of(const uchar *counts, const ocl_rows &r)
+DEV int rows_of(const uchar *counts, const lp_rows &r)
 {
     if (r.from < 0)
         return r.cap;

@@ -26,21 +26,21 @@ DEV void st_some(uchar *p, int fmt, int e, int n, const float v[8])
             st(p, fmt, e + i, v[i]);
 }
 
-DEV float one_of(const ocl_each &p, float x, float u)
+DEV float one_of(const lp_each &p, float x, float u)
 {
     switch (p.op) {
-    case OCL_EACH_ADD:
+    case LP_EACH_ADD:
         return add(x, u);
-    case OCL_EACH_MUL:
+    case LP_EACH_MUL:
         return mul(x, u);
-    case OCL_EACH_SCALE:
+    case LP_EACH_SCALE:
         return fmaf(x, p.scale, p.bias);
     default:
-        return gated(p.act, p.limit, x, p.op == OCL_EACH_GLU, u);
+        return gated(p.act, p.limit, x, p.op == LP_EACH_GLU, u);
     }
 }
 
-extern "C" __global__ void each(const uchar *a, const uchar *b, uchar *y, const uchar *counts, const ocl_each p)
+extern "C" __global__ void each(const uchar *a, const uchar *b, uchar *y, const uchar *counts, const lp_each p)
 {
     int n = rows_of(counts, p.rows) * p.per_row;
     FOR_VECTORS(k, n)
@@ -51,7 +51,7 @@ extern "C" __global__ void each(const uchar *a, const uchar *b, uchar *y, const 
         {
             int left = p.y.width - e;
             float v[8], u[8];
-            if (p.op == OCL_EACH_COPY) { /* F8 among them */
+            if (p.op == LP_EACH_COPY) { /* F8 among them */
                 for (int i = 0; i < 8 && i < left; i++)
                     st_plain(yv, p.y.fmt, e + i, ld_plain(av, p.a.fmt, e + i));
                 continue;
@@ -69,7 +69,7 @@ extern "C" __global__ void each(const uchar *a, const uchar *b, uchar *y, const 
 }
 
 /* A vector's bytes as they are; p.y.width counts bytes. A thread takes 16. */
-extern "C" __global__ void copy_bytes(const uchar *a, uchar *y, const uchar *counts, const ocl_each p)
+extern "C" __global__ void copy_bytes(const uchar *a, uchar *y, const uchar *counts, const lp_each p)
 {
     int n = rows_of(counts, p.rows) * p.per_row;
     FOR_VECTORS(k, n)
@@ -89,16 +89,16 @@ extern "C" __global__ void copy_bytes(const uchar *a, uchar *y, const uchar *cou
     }
 }
 
-extern "C" __global__ void fill_bytes(uchar *y, const ocl_u64 off, const ocl_u64 n, const ocl_u32 pattern,
-                                      const ocl_u32 step)
+extern "C" __global__ void fill_bytes(uchar *y, const lp_u64 off, const lp_u64 n, const lp_u32 pattern,
+                                      const lp_u32 step)
 {
-    for (ocl_u64 i = blockIdx.x * (ocl_u64)blockDim.x + threadIdx.x; i < n; i += (ocl_u64)gridDim.x * blockDim.x)
+    for (lp_u64 i = blockIdx.x * (lp_u64)blockDim.x + threadIdx.x; i < n; i += (lp_u64)gridDim.x * blockDim.x)
         y[off + i] = (uchar)(pattern >> 8 * (i % step));
 }
 
 /* Groups of 8 in any format to a plain one: COPY, and GATHER_ROWS where ids are given. */
 extern "C" __global__ void unpack_rows(const uchar *a, const uchar *idx, uchar *y, const uchar *counts,
-                                       const ocl_select p)
+                                       const lp_select p)
 {
     int n = rows_of(counts, p.rows) * p.per_row;
     FOR_VECTORS(k, n)
@@ -128,7 +128,7 @@ extern "C" __global__ void unpack_rows(const uchar *a, const uchar *idx, uchar *
 }
 
 /* Plain to block format: 32 lanes a block. Grid: x over the blocks of a vector, blockDim.x / 32 each. */
-extern "C" __global__ void pack_rows(const uchar *a, uchar *y, const uchar *counts, const ocl_each p)
+extern "C" __global__ void pack_rows(const uchar *a, uchar *y, const uchar *counts, const lp_each p)
 {
     int n = rows_of(counts, p.rows) * p.per_row, lane = (int)threadIdx.x % 32, groups = p.y.width / 32;
     int step = (int)(gridDim.x * blockDim.x / 32), first = (int)(blockIdx.x * blockDim.x / 32);
@@ -143,8 +143,7 @@ extern "C" __global__ void pack_rows(const uchar *a, uchar *y, const uchar *coun
     }
 }
 
-extern "C" __global__ void concat_rows(const uchar *a, const uchar *b, uchar *y, const uchar *counts,
-                                       const ocl_select p)
+extern "C" __global__ void concat_rows(const uchar *a, const uchar *b, uchar *y, const uchar *counts, const lp_select p)
 {
     int n = rows_of(counts, p.rows);
     FOR_VECTORS(k, n)
@@ -160,7 +159,7 @@ extern "C" __global__ void concat_rows(const uchar *a, const uchar *b, uchar *y,
 }
 
 extern "C" __global__ void rows_select(const uchar *a, const uchar *b, const uchar *idx, uchar *y, const uchar *counts,
-                                       const ocl_select p)
+                                       const lp_select p)
 {
     int n = rows_of(counts, p.rows);
     FOR_VECTORS(k, n)
@@ -183,7 +182,7 @@ extern "C" __global__ void rows_select(const uchar *a, const uchar *b, const uch
 
 /* a: host ids, b: sampled, idx: from. */
 extern "C" __global__ void ids_select(const uchar *a, const uchar *b, const uchar *idx, uchar *y, const uchar *counts,
-                                      const ocl_select p)
+                                      const lp_select p)
 {
     int n = rows_of(counts, p.rows), step = (int)(gridDim.x * blockDim.x);
     for (int i = (int)(blockIdx.x * blockDim.x + threadIdx.x); i < n; i += step) {
@@ -195,7 +194,7 @@ extern "C" __global__ void ids_select(const uchar *a, const uchar *b, const ucha
 }
 
 extern "C" __global__ void moe_combine(const uchar *x, const uchar *w, uchar *y, const uchar *counts,
-                                       const ocl_combine p)
+                                       const lp_combine p)
 {
     int n = rows_of(counts, p.rows);
     FOR_VECTORS(k, n)

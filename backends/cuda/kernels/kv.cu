@@ -15,7 +15,7 @@ DEV void turn(int pos, float freq, float &sine, float &cosine)
 }
 
 /* Element e of a head after rotation. */
-DEV float turned(const ocl_rope &p, const uchar *x, const uchar *pos, const uchar *freq, int e)
+DEV float turned(const lp_rope &p, const uchar *x, const uchar *pos, const uchar *freq, int e)
 {
     if (e >= p.dims)
         return ld(x, p.x.fmt, e);
@@ -35,7 +35,7 @@ DEV float turned(const ocl_rope &p, const uchar *x, const uchar *pos, const ucha
 /* One thread an element, 32 neighbours a group; rotated where dims is not 0, to rows (no slots) or to a plane of the
  * cache. `item` numbers the groups of a row: (head, group). All threads of a wave come along. */
 DEV void write_group(const uchar *x, const uchar *pos, const uchar *freq, const uchar *slots, uchar *y,
-                     const ocl_rope &p, int row, int item)
+                     const lp_rope &p, int row, int item)
 {
     int groups = (p.x.width + 31) / 32, head = item / groups, g = item % groups, e = 32 * g + (int)threadIdx.x % 32;
     int keep = head < p.heads && e < p.x.width;
@@ -60,7 +60,7 @@ DEV void write_group(const uchar *x, const uchar *pos, const uchar *freq, const 
 
 /* Groups of a row: heads * ceil(width / 32). Grid: x over them, blockDim.x / 32 a block, y over rows (walked). */
 extern "C" __global__ void rope_write(const uchar *x, const uchar *pos, const uchar *freq, const uchar *slots, uchar *y,
-                                      const uchar *counts, const ocl_rope p)
+                                      const uchar *counts, const lp_rope p)
 {
     int n = rows_of(counts, p.rows), item = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32);
     FOR_VECTORS(row, n)
@@ -71,8 +71,8 @@ extern "C" __global__ void rope_write(const uchar *x, const uchar *pos, const uc
 
 /* K (rotated) and V of the same rows in one launch: gridDim.z is 2. */
 extern "C" __global__ void rope_write2(const uchar *x, const uchar *pos, const uchar *freq, const uchar *slots,
-                                       uchar *y, const uchar *v, uchar *vy, const uchar *counts, const ocl_rope p,
-                                       const ocl_rope pv)
+                                       uchar *y, const uchar *v, uchar *vy, const uchar *counts, const lp_rope p,
+                                       const lp_rope pv)
 {
     int n = rows_of(counts, p.rows), item = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32);
     FOR_VECTORS(row, n)
@@ -85,7 +85,7 @@ extern "C" __global__ void rope_write2(const uchar *x, const uchar *pos, const u
 }
 
 /* Token (block, offset) of head h in a plane; -1: there is none. */
-DEV int64_t token(const ocl_tensor &t, int n_blocks, int block, int offset, int head)
+DEV int64_t token(const lp_tensor &t, int n_blocks, int block, int offset, int head)
 {
     if (block < 0 || block >= n_blocks)
         return -1;
@@ -112,7 +112,7 @@ DEV void move_16(uchar *to, const uchar *from, int e, int n)
 /* A thread owns 16 bytes of a head, so that lists are walked in order. Grid: x over bytes / 16, y heads (exactly), z
  * list entries * block_size (walked; mode 2: one). */
 extern "C" __global__ void kv_move(const uchar *a, uchar *y, const uchar *src, const uchar *dst, const uchar *counts,
-                                   const ocl_move p)
+                                   const lp_move p)
 {
     int head = (int)blockIdx.y, n = rows_of(counts, p.rows);
     const int *from = (const int *)(src + p.src.off), *to = (const int *)(dst + p.dst.off);
@@ -149,7 +149,7 @@ extern "C" __global__ void kv_move(const uchar *a, uchar *y, const uchar *src, c
 
 /* Whole slots [S][...]: vectors of each (y, walked), in list order. heads: slots, block_size: vectors of a slot. */
 extern "C" __global__ void state_copy(uchar *y, const uchar *src, const uchar *dst, const uchar *counts,
-                                      const ocl_move p)
+                                      const lp_move p)
 {
     int n = rows_of(counts, p.rows);
     const int *from = (const int *)(src + p.src.off), *to = (const int *)(dst + p.dst.off);

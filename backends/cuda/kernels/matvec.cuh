@@ -4,7 +4,7 @@
  * first-level cache (x once for each C columns).
  *
  * mvR_F     R rows of 1 2 4 8 (with ids: 1), F a format's name; arguments as the OpenCL kernels mv1 and mvr.
- * mvsR_F    several weights of one format (ocl_mms): q, k, v numbered through, or gate and up with act(gate) * up.
+ * mvsR_F    several weights of one format (lp_mms): q, k, v numbered through, or gate and up with act(gate) * up.
  *   block   (WAVE, parts of K, column groups): four waves; parts of K may depend on K only: 1 below 2048, 2
  *           below 4096, else 4
  *   grid    x ceil(columns / MV_COLUMNS / blockDim.z), y rows / R (walked). Columns: n; SIDE n[0] + n[1] + n[2]; GLU
@@ -95,7 +95,7 @@ template <int R, int C> DEV float joined(const float *red, int i)
 
 template <class F, int R>
 DEV void mv(const uchar *x, const uchar *w, const uchar *ids, const uchar *bias, const epi_bases &e, uchar *y,
-            const uchar *counts, const ocl_mm &p)
+            const uchar *counts, const lp_mm &p)
 {
     const int C = MV_COLUMNS(!F::PLAIN, R);
     SHARED(float, red, MV_RED);
@@ -127,9 +127,9 @@ DEV void mv(const uchar *x, const uchar *w, const uchar *ids, const uchar *bias,
 }
 
 /* Which weight and column of it a numbered column is; 0: none. */
-DEV int column_of(const ocl_mms &p, int j, int &w, int &c)
+DEV int column_of(const lp_mms &p, int j, int &w, int &c)
 {
-    if (p.kind == OCL_MMS_GLU) {
+    if (p.kind == LP_MMS_GLU) {
         w = j % 2;
         c = j / 2;
         return c < p.n[0];
@@ -146,7 +146,7 @@ template <class T> DEV T third(int i, T a, T b, T c)
 
 template <class F, int R>
 DEV void mvs(const uchar *x, const uchar *w0, const uchar *w1, const uchar *w2, const uchar *b0, const uchar *b1,
-             const uchar *b2, uchar *y0, uchar *y1, uchar *y2, const uchar *counts, const ocl_mms &p)
+             const uchar *b2, uchar *y0, uchar *y1, uchar *y2, const uchar *counts, const lp_mms &p)
 {
     const int C = MV_COLUMNS(!F::PLAIN, R);
     SHARED(float, red, MV_RED);
@@ -173,10 +173,10 @@ DEV void mvs(const uchar *x, const uchar *w0, const uchar *w1, const uchar *w2, 
         dots<F, R, C>(row, xr, p.x.fmt, p.k, p.wide, lane, lanes, s);
         gather_sums<R, C>(red, s);
         int r = me / C, have = column_of(p, j0 + me % C, w, c);
-        if (threadIdx.y || r >= m || !have || (p.kind == OCL_MMS_GLU && w))
+        if (threadIdx.y || r >= m || !have || (p.kind == LP_MMS_GLU && w))
             continue;
         float v = joined<R, C>(red, me);
-        if (p.kind == OCL_MMS_GLU) {
+        if (p.kind == LP_MMS_GLU) {
             st(y0 + at(p.y[0], r0 + r), p.y[0].fmt, c, gated(p.act, p.limit, v, 1, joined<R, C>(red, me + 1)));
             continue;
         }
@@ -194,14 +194,14 @@ DEV void mvs(const uchar *x, const uchar *w0, const uchar *w1, const uchar *w2, 
 #define MV(f, R)                                                                                                       \
     extern "C" __global__ void __launch_bounds__(4 * WAVE)                                                             \
         mv##R##_##f(const uchar *x, const uchar *w, const uchar *ids, const uchar *bias, const uchar *e0,              \
-                    const uchar *e1, const uchar *e2, const uchar *e3, uchar *y, const uchar *counts, const ocl_mm p)  \
+                    const uchar *e1, const uchar *e2, const uchar *e3, uchar *y, const uchar *counts, const lp_mm p)   \
     {                                                                                                                  \
         epi_bases e = {{e0, e1, e2, e3}};                                                                              \
         mv<fmt_##f, R>(x, w, ids, bias, e, y, counts, p);                                                              \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(4 * WAVE) mvs##R##_##f(                                               \
         const uchar *x, const uchar *w0, const uchar *w1, const uchar *w2, const uchar *b0, const uchar *b1,           \
-        const uchar *b2, uchar *y0, uchar *y1, uchar *y2, const uchar *counts, const ocl_mms p)                        \
+        const uchar *b2, uchar *y0, uchar *y1, uchar *y2, const uchar *counts, const lp_mms p)                         \
     {                                                                                                                  \
         mvs<fmt_##f, R>(x, w0, w1, w2, b0, b1, b2, y0, y1, y2, counts, p);                                             \
     }

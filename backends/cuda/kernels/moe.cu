@@ -3,7 +3,7 @@
  */
 #include "dev.cuh"
 
-extern "C" __global__ void moe_route(const uchar *x, uchar *ids, uchar *w, const uchar *counts, const ocl_route p)
+extern "C" __global__ void moe_route(const uchar *x, uchar *ids, uchar *w, const uchar *counts, const lp_route p)
 {
     SHARED_DYN(dyn);
     int row = (int)blockIdx.x, lane = (int)threadIdx.x, n = p.x.width;

@@ -21,18 +21,18 @@ DEV void x4(const uchar *x, int fmt, int i, int wide, float v[4])
 }
 
 struct epi_bases {
-    const uchar *e[OCL_MAX_EPI];
+    const uchar *e[LP_MAX_EPI];
 };
 
 /* Scale, bias and epilogue steps on one value of row `pair`, column c. */
-DEV float finish(const ocl_mm &p, float v, int pair, int c, const uchar *bias, const epi_bases &b)
+DEV float finish(const lp_mm &p, float v, int pair, int c, const uchar *bias, const epi_bases &b)
 {
     v = mul(v, p.scale);
     if (p.bias.fmt)
         v = add(v, ld(bias + p.bias.off, p.bias.fmt, c));
     UNROLL
-    for (int s = 0; s < OCL_MAX_EPI; s++) {
-        const ocl_epi &e = p.epi[s];
+    for (int s = 0; s < LP_MAX_EPI; s++) {
+        const lp_epi &e = p.epi[s];
         if (s >= p.n_epi)
             break;
         switch (e.kind) {

@@ -54,13 +54,13 @@ DEV void ld_normed(const norm_in &in, int g, float v[8])
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
-    norm_rows(const uchar *x, const uchar *w, const uchar *b, uchar *y, uchar *s, const uchar *counts, const ocl_norm p)
+    norm_rows(const uchar *x, const uchar *w, const uchar *b, uchar *y, uchar *s, const uchar *counts, const lp_norm p)
 {
     int k = (int)blockIdx.x, t = (int)threadIdx.x, n = (int)blockDim.x, d = p.x.width, groups = (d + 7) / 8;
     if (k >= rows_of(counts, p.rows) * p.per_row)
         return;
     norm_in in = {x + at(p.x, k), 0, p.x.fmt, 0, 0, d, 0, 0};
-    if (p.kind == OCL_NORM_ADD) {
+    if (p.kind == LP_NORM_ADD) {
         in.r = b + at(p.b, k);
         in.r_fmt = p.b.fmt;
         in.s_fmt = p.s.fmt;
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(1024)
             for (int i = 0; i < 8; i++)
                 kept[j][i] = 0;
     }
-    if (p.kind == OCL_NORM_LAYER) {
+    if (p.kind == LP_NORM_LAYER) {
         UNROLL
         for (int j = 0; j < KEEP; j++)
             for (int i = 0; i < 8; i++)
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(1024)
                 if (p.w.fmt)
                     o[i] = mul(o[i], add(f[i], p.offset));
             }
-            if (p.kind == OCL_NORM_LAYER && p.b.fmt) {
+            if (p.kind == LP_NORM_LAYER && p.b.fmt) {
                 ld_group(b + p.b.off, p.b.fmt, g, d, is_aligned(b + p.b.off, 16), f);
                 for (int i = 0; i < 8; i++)
                     o[i] = add(o[i], f[i]);
@@ -138,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(1024)
             float o = mul(v[i] - mean, scale);
             if (p.w.fmt)
                 o = mul(o, add(ld(w, p.w.fmt, 8 * g + i), p.offset));
-            if (p.kind == OCL_NORM_LAYER && p.b.fmt)
+            if (p.kind == LP_NORM_LAYER && p.b.fmt)
                 o = add(o, ld(b + p.b.off, p.b.fmt, 8 * g + i));
             st(y, p.y.fmt, 8 * g + i, o);
         }
@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 
 /* A row of nothing but -INFINITY gives zeros. */
 extern "C" __global__ void __launch_bounds__(1024)
-    softmax(const uchar *x, uchar *y, const uchar *counts, const ocl_row p)
+    softmax(const uchar *x, uchar *y, const uchar *counts, const lp_row p)
 {
     int k = (int)blockIdx.x, t = (int)threadIdx.x, n = (int)blockDim.x, d = p.x.width, groups = (d + 7) / 8;
     if (k >= rows_of(counts, p.rows) * p.per_row)
@@ -176,8 +176,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
-    argmax(const uchar *x, uchar *y, const uchar *counts, const ocl_row p)
+extern "C" __global__ void __launch_bounds__(1024) argmax(const uchar *x, uchar *y, const uchar *counts, const lp_row p)
 {
     int k = (int)blockIdx.x, t = (int)threadIdx.x, n = (int)blockDim.x, d = p.x.width, groups = (d + 7) / 8, best = -1;
     if (k >= rows_of(counts, p.rows))

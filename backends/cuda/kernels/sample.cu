@@ -4,8 +4,8 @@
  * logits: many blocks a row adjust and reduce them and count them into bins of equal width in logit / temperature; one
  * block a row then finds each cut's bin in the bins' sums and looks through that bin alone.
  *
- * All take the same arguments. Scratch: rows * OCL_SAMPLE_ROW(V) bytes at z_off, a multiple of 16.
- *   sample_prepare  grid x OCL_SAMPLE_CHUNKS(V), y rows (walked), 256 threads
+ * All take the same arguments. Scratch: rows * LP_SAMPLE_ROW(V) bytes at z_off, a multiple of 16.
+ *   sample_prepare  grid x LP_SAMPLE_CHUNKS(V), y rows (walked), 256 threads
  *   sample_bins     as sample_prepare; does nothing for greedy rows without top_ids, but is to be launched
  *   sample_pick     grid x rows, 1024 threads
  *   count_ids       where counts are given: grid x ceil(rows / 128), 128 threads
@@ -37,23 +37,23 @@ struct chunk_sum {
 /* A row's scratch. */
 struct sample_scratch {
     float *z;
-    u64 *share, *number; /* [OCL_SAMPLE_BINS] */
+    u64 *share, *number; /* [LP_SAMPLE_BINS] */
     chunk_sum *chunk;
 };
 
-DEV sample_scratch scratch_of(uchar *scratch, const ocl_sample &p, int row)
+DEV sample_scratch scratch_of(uchar *scratch, const lp_sample &p, int row)
 {
     int64_t n = p.x.width;
-    uchar *base = scratch + p.z_off + (int64_t)row * (int64_t)OCL_SAMPLE_ROW(n);
+    uchar *base = scratch + p.z_off + (int64_t)row * (int64_t)LP_SAMPLE_ROW(n);
     sample_scratch s;
     s.z = (float *)base;
     s.share = (u64 *)(base + (n + 3) / 4 * 16);
-    s.number = s.share + OCL_SAMPLE_BINS;
-    s.chunk = (chunk_sum *)(s.number + OCL_SAMPLE_BINS);
+    s.number = s.share + LP_SAMPLE_BINS;
+    s.chunk = (chunk_sum *)(s.number + LP_SAMPLE_BINS);
     return s;
 }
 
-DEV infer_sample_row row_of(const uchar *params, const ocl_sample &p, int row)
+DEV infer_sample_row row_of(const uchar *params, const lp_sample &p, int row)
 {
     return *(const infer_sample_row *)(params + at(p.params, row));
 }
@@ -67,7 +67,7 @@ DEV float distance(const infer_sample_row &r, float top, float z)
 DEV int bin_of(float distance)
 {
     float b = mul(distance, 32.0f);
-    return b < (float)(OCL_SAMPLE_BINS - 1) ? (int)b : OCL_SAMPLE_BINS - 1;
+    return b < (float)(LP_SAMPLE_BINS - 1) ? (int)b : LP_SAMPLE_BINS - 1;
 }
 
 DEV u64 share_of(float distance)
@@ -87,11 +87,11 @@ DEV void best_of(const sample_scratch &s, int chunks, float &most, int &id)
 
 extern "C" __global__ void __launch_bounds__(256)
     sample_prepare(const uchar *x, const uchar *params, const uchar *counts_p, const uchar *bias, const uchar *mask_p,
-                   uchar *, uchar *, uchar *, uchar *, uchar *scratch, const uchar *step, const ocl_sample p)
+                   uchar *, uchar *, uchar *, uchar *, uchar *scratch, const uchar *step, const lp_sample p)
 {
-    SHARED(float, z, OCL_SAMPLE_CHUNK);
-    int t = thread_id(), threads = block_threads(), first = (int)blockIdx.x * OCL_SAMPLE_CHUNK;
-    int n = p.x.width - first < OCL_SAMPLE_CHUNK ? p.x.width - first : OCL_SAMPLE_CHUNK, rows = rows_of(step, p.rows);
+    SHARED(float, z, LP_SAMPLE_CHUNK);
+    int t = thread_id(), threads = block_threads(), first = (int)blockIdx.x * LP_SAMPLE_CHUNK;
+    int n = p.x.width - first < LP_SAMPLE_CHUNK ? p.x.width - first : LP_SAMPLE_CHUNK, rows = rows_of(step, p.rows);
     FOR_VECTORS(row, rows)
     {
         sample_scratch s = scratch_of(scratch, p, row);
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(256)
             }
             z[i] = v;
         }
-        for (int i = (int)blockIdx.x * threads + t; i < OCL_SAMPLE_BINS; i += (int)gridDim.x * threads)
+        for (int i = (int)blockIdx.x * threads + t; i < LP_SAMPLE_BINS; i += (int)gridDim.x * threads)
             s.share[i] = s.number[i] = 0;
         __syncthreads();
         for (u64 i = 0; p.bias.fmt && i < r.bias_count && t == 0; i++) { /* in order: an id may come twice */
@@ -150,12 +150,12 @@ extern "C" __global__ void __launch_bounds__(256)
 
 extern "C" __global__ void __launch_bounds__(256)
     sample_bins(const uchar *, const uchar *params, const uchar *, const uchar *, const uchar *, uchar *, uchar *,
-                uchar *, uchar *, uchar *scratch, const uchar *step, const ocl_sample p)
+                uchar *, uchar *, uchar *scratch, const uchar *step, const lp_sample p)
 {
-    SHARED(u64, share, OCL_SAMPLE_BINS);
-    SHARED(uint32_t, number, OCL_SAMPLE_BINS);
-    int t = thread_id(), threads = block_threads(), first = (int)blockIdx.x * OCL_SAMPLE_CHUNK;
-    int n = p.x.width - first < OCL_SAMPLE_CHUNK ? p.x.width - first : OCL_SAMPLE_CHUNK, rows = rows_of(step, p.rows);
+    SHARED(u64, share, LP_SAMPLE_BINS);
+    SHARED(uint32_t, number, LP_SAMPLE_BINS);
+    int t = thread_id(), threads = block_threads(), first = (int)blockIdx.x * LP_SAMPLE_CHUNK;
+    int n = p.x.width - first < LP_SAMPLE_CHUNK ? p.x.width - first : LP_SAMPLE_CHUNK, rows = rows_of(step, p.rows);
     FOR_VECTORS(row, rows)
     {
         sample_scratch s = scratch_of(scratch, p, row);
@@ -164,8 +164,8 @@ extern "C" __global__ void __launch_bounds__(256)
             continue;
         float top;
         int top_id;
-        best_of(s, OCL_SAMPLE_CHUNKS(p.x.width), top, top_id);
-        for (int i = t; i < OCL_SAMPLE_BINS; i += threads) {
+        best_of(s, LP_SAMPLE_CHUNKS(p.x.width), top, top_id);
+        for (int i = t; i < LP_SAMPLE_BINS; i += threads) {
             share[i] = 0;
             number[i] = 0;
         }
@@ -179,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(256)
             atomicAdd(&number[bin_of(far)], (uint32_t)1);
         }
         __syncthreads();
-        for (int i = t; i < OCL_SAMPLE_BINS; i += threads)
+        for (int i = t; i < LP_SAMPLE_BINS; i += threads)
             if (number[i]) {
                 atomicAdd(&s.share[i], share[i]);
                 atomicAdd(&s.number[i], (u64)number[i]);
@@ -243,7 +243,7 @@ DEV u64 cut(const pick &k, int by_share, u64 mark, u64 &total)
 {
     SHARED(u64, found, 2);
     const u64 *sums = by_share ? k.share : k.number;
-    int lo = 0, hi = OCL_SAMPLE_BINS - 1;
+    int lo = 0, hi = LP_SAMPLE_BINS - 1;
     while (lo < hi) {
         int mid = (lo + hi) / 2;
         if (sums[mid] >= mark)
@@ -304,7 +304,7 @@ DEV u64 uniform_times(const infer_sample_row &r, u64 s)
 
 DEV int draw(const pick &k, int top_id)
 {
-    u64 all = k.share[OCL_SAMPLE_BINS - 1], total = all, number = k.number[OCL_SAMPLE_BINS - 1];
+    u64 all = k.share[LP_SAMPLE_BINS - 1], total = all, number = k.number[LP_SAMPLE_BINS - 1];
     u64 end = ~(u64)0, first = key_of(k.top, top_id);
     if (k.r.top_k > 0 && (u64)k.r.top_k < number)
         end = cut(k, 0, (u64)k.r.top_k, total);
@@ -339,7 +339,7 @@ DEV int draw(const pick &k, int top_id)
 /* The n_top best in order: those below the cut at their number, each at the place that its rank says. */
 DEV void write_top(const pick &k, int want, float lse, int *ids, uchar *lps, int lp_fmt)
 {
-    u64 number = k.number[OCL_SAMPLE_BINS - 1], unused;
+    u64 number = k.number[LP_SAMPLE_BINS - 1], unused;
     int have = number < (u64)want ? (int)number : want;
     u64 end = have ? cut(k, 0, (u64)have, unused) : 0;
     if (thread_id() == 0)
@@ -366,8 +366,8 @@ DEV void write_top(const pick &k, int want, float lse, int *ids, uchar *lps, int
 DEV void sum_up(u64 *v)
 {
     int t = thread_id();
-    const int each = OCL_SAMPLE_BINS / THREADS;
-    for (int step = 1; step < OCL_SAMPLE_BINS; step *= 2) {
+    const int each = LP_SAMPLE_BINS / THREADS;
+    for (int step = 1; step < LP_SAMPLE_BINS; step *= 2) {
         u64 add_to[each];
         __syncthreads();
         for (int j = 0; j < each; j++)
@@ -381,13 +381,13 @@ DEV void sum_up(u64 *v)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     sample_pick(const uchar *, const uchar *params, const uchar *, const uchar *, const uchar *, uchar *ids, uchar *lp,
-                uchar *top_ids, uchar *top_lp, uchar *scratch, const uchar *step, const ocl_sample p)
+                uchar *top_ids, uchar *top_lp, uchar *scratch, const uchar *step, const lp_sample p)
 {
-    SHARED(u64, share, OCL_SAMPLE_BINS);
-    SHARED(u64, number, OCL_SAMPLE_BINS);
+    SHARED(u64, share, LP_SAMPLE_BINS);
+    SHARED(u64, number, LP_SAMPLE_BINS);
     SHARED(u64, list, LIST);
     SHARED(int, listed, 1);
-    int row = (int)blockIdx.x, t = thread_id(), chunks = OCL_SAMPLE_CHUNKS(p.x.width), id;
+    int row = (int)blockIdx.x, t = thread_id(), chunks = LP_SAMPLE_CHUNKS(p.x.width), id;
     if (row >= rows_of(step, p.rows))
         return;
     sample_scratch s = scratch_of(scratch, p, row);
@@ -399,7 +399,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     lse = logf(block_sum(lse));
     int draws = k.r.temperature > 0 && id >= 0;
     if (draws || p.n_top) {
-        for (int i = t; i < OCL_SAMPLE_BINS; i += THREADS) {
+        for (int i = t; i < LP_SAMPLE_BINS; i += THREADS) {
             share[i] = s.share[i];
             number[i] = s.number[i];
         }
@@ -418,7 +418,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 /* After all rows: rows may share a counts row. The first of those that chose the same id there counts them all. */
 extern "C" __global__ void count_ids(const uchar *params, uchar *counts_p, const uchar *ids, const uchar *step,
-                                     const ocl_sample p)
+                                     const lp_sample p)
 {
     int rows = rows_of(step, p.rows), i = (int)(blockIdx.x * blockDim.x + threadIdx.x), times = 0;
     if (i >= rows)

@@ -43,7 +43,7 @@ DEV int group_of_turn(int i, int turn)
 
 template <class F, int FMT>
 DEV void tile(const uchar *x, const uchar *w, const uchar *bias, const epi_bases &e, uchar *y, const uchar *counts,
-              const ocl_mm &p)
+              const lp_mm &p)
 {
     SHARED(uint16_t, both, 4 * TILE * STRIDE);
     uint16_t *xs = both, *ws = both + 2 * TILE * STRIDE;
@@ -155,7 +155,7 @@ DEV void tile(const uchar *x, const uchar *w, const uchar *bias, const epi_bases
 #define TILE_KERNEL(f, name, FMT)                                                                                      \
     extern "C" __global__ void __launch_bounds__(256) tile_##f##_##name(                                               \
         const uchar *x, const uchar *w, const uchar *, const uchar *bias, const uchar *e0, const uchar *e1,            \
-        const uchar *e2, const uchar *e3, uchar *y, const uchar *counts, const ocl_mm p)                               \
+        const uchar *e2, const uchar *e3, uchar *y, const uchar *counts, const lp_mm p)                                \
     {                                                                                                                  \
         epi_bases e = {{e0, e1, e2, e3}};                                                                              \
         tile<fmt_##f, FMT>(x, w, bias, e, y, counts, p);                                                               \
