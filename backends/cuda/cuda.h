@@ -14,6 +14,7 @@
 
 #include "cu_api.h"
 #include "cuda_kernels.h"
+#include "launch/launch.h"
 
 enum {
     CUDA_BIND_ALIGN = 256,  /* of offsets in bindings, and what every allocation is aligned to */
@@ -124,23 +125,6 @@ typedef struct cuda_launch {
     uint64_t params[CUDA_MAX_PARAMS / 8];
 } cuda_launch;
 
-/* One op with its operands in place. */
-typedef struct cuda_call {
-    infer_queue *queue;
-    infer_device *dev;
-    const infer_op_desc *op;
-    cu_deviceptr ptr[INFER_OP_MAX_OPERANDS]; /* 0: absent */
-    cu_deviceptr counts, scratch;            /* 0: none */
-    int32_t rows_cap, rows_from;             /* rows_from -1: static */
-    uint32_t rows_mul;
-} cuda_call;
-
-/* Lowers or completes an answer that starts as NATIVE and row-invariant, without scratch or epilogue; op has passed the
- * host's check and every kernel named in the op's row of the table is there. [query] */
-typedef void (*cuda_check_fn)(infer_device *dev, const infer_op_desc *op, infer_op_answer *a);
-/* Launches. It looks at descriptors and places only, so that a program's capture records what a run would do. */
-typedef infer_status (*cuda_run_fn)(cuda_call *c);
-
 /* ---- cuda_plugin.c ---- */
 
 /* Reports a failure's cause, formatted, and returns s. */
@@ -151,8 +135,6 @@ infer_status cuda_fail(const infer_host *host, infer_status s, const char *fmt, 
 infer_status cuda_status(infer_device *dev, cu_result e, infer_status s, const char *what);
 /* Reports again why the device failed, or that a queue did, and returns s. */
 infer_status cuda_failed_before(infer_device *dev, infer_status s);
-/* Fills a caller's struct, whose first word is the size that the caller knows. */
-void cuda_put(void *dst, void *src, uint32_t size);
 /* Makes the device's context the calling thread's. Before every other call of the driver. */
 void cuda_enter(const infer_device *dev);
 
@@ -235,22 +217,29 @@ void cuda_pause(const infer_host *host, uint64_t start_ns, uint64_t left_ns);
 infer_status cuda_op_query(infer_device *dev, const infer_op_desc *ops, uint32_t op_size, uint32_t n,
                            infer_op_answer *out, uint32_t answer_size);
 infer_status cuda_cmd_op(infer_queue *queue, const infer_op_desc *op, const infer_op_args *args);
-/* Puts a launch on the call's stream: it runs, or is recorded where the stream is being captured. */
-infer_status cuda_emit(cuda_call *c, const cuda_launch *l);
-/* Access to a descriptor's arrays, by the strides that it states. */
-const infer_tensor_desc *cuda_tensor_desc(const infer_op_desc *op, uint32_t i);
-int cuda_present(const infer_op_desc *op, uint32_t i);
-/* The attribute struct, zero where the producer's is shorter. */
-void cuda_attrs(const infer_op_desc *op, void *out, uint32_t size);
-/* Answers NO. */
-void cuda_no(infer_op_answer *a, uint32_t why, uint32_t which);
+/* A launch of kernel k with the operands `which` (as launch_operands reads them) and a parameter block. */
+void cuda_launch_init(cuda_launch *l, const launch_call *c, uint32_t k, const int *which, uint32_t n,
+                      const void *params, uint32_t bytes);
+/* Puts it on the call's stream: it runs, or is recorded where the stream is being captured. An empty grid is nothing.
+ */
+infer_status cuda_emit(launch_call *c, cuda_launch *l, uint32_t g0, uint32_t g1, uint32_t g2, uint32_t b0, uint32_t b1,
+                       uint32_t b2);
+/* ceil(a / b) as a grid's edge; those in y and z are at most CUDA_MAX_YZ, kernels walk the rest. */
+enum { CUDA_MAX_YZ = 65535 };
+uint32_t cuda_div_up(int64_t a, int64_t b);
+uint32_t cuda_walked(int64_t n);
 
 /* ---- ops by subject ---- */
 
 #define CUDA_OP(name)                                                                                                  \
     void cuda_check_##name(infer_device *dev, const infer_op_desc *op, infer_op_answer *a);                            \
-    infer_status cuda_run_##name(cuda_call *c)
-CUDA_OP(each); /* add, scale: cuda_rows.c */
+    infer_status cuda_run_##name(launch_call *c)
+CUDA_OP(matmul); /* matmul, moe_matmul, lora: cuda_matmul.c */
+CUDA_OP(qkv);
+CUDA_OP(gated_mlp);
+CUDA_OP(attn);   /* paged, latent, dense: cuda_attn.c */
+CUDA_OP(sample); /* cuda_rows.c */
+CUDA_OP(route);
 
 /* ---- cuda_prog.c ---- */
 

@@ -113,7 +113,7 @@ infer_status cuda_dev_props(infer_device *dev, infer_device_props *out)
                             .n_cores = dev->tune.sms,
                             .simd_width = dev->tune.warp};
     snprintf(p.isa, sizeof p.isa, "sm_%u", dev->tune.cc);
-    cuda_put(out, &p, sizeof p);
+    launch_put(out, &p, sizeof p);
     return INFER_OK;
 }
 
@@ -125,7 +125,7 @@ infer_status cuda_dev_heaps(infer_device *dev, infer_heap_info *out, uint32_t ca
                              .granularity = CUDA_BIND_ALIGN,
                              .align = CUDA_BIND_ALIGN,
                              .numa_node = -1};
-        cuda_put(out, &h, sizeof h);
+        launch_put(out, &h, sizeof h);
     }
     *n = 1;
     return INFER_OK;
@@ -152,7 +152,7 @@ infer_status cuda_dev_heap_stats(infer_device *dev, uint32_t heap, infer_heap_st
         .ours = {.value = used, .quality = INFER_KNOWN_EXACT},
         .others = {.value = total > free_bytes + used ? total - free_bytes - used : 0, .quality = INFER_KNOWN_ESTIMATE},
         .largest_free = {.value = free_bytes, .quality = INFER_KNOWN_ESTIMATE}};
-    cuda_put(out, &st, sizeof st);
+    launch_put(out, &st, sizeof st);
     return INFER_OK;
 }
 
@@ -162,7 +162,7 @@ infer_status cuda_dev_health(infer_device *dev, infer_health *out)
     infer_health h = {.state = s ? INFER_HEALTH_LOST : INFER_HEALTH_OK, .status = s};
     if (s)
         snprintf(h.reason, sizeof h.reason, "the driver has given the device's context up");
-    cuda_put(out, &h, sizeof h);
+    launch_put(out, &h, sizeof h);
     return INFER_OK;
 }
 
@@ -187,6 +187,6 @@ infer_status cuda_dev_edge(infer_device *dev, uint32_t peer, infer_edge_info *ou
         }
         pthread_mutex_unlock(&open_mu);
     }
-    cuda_put(out, &edge, sizeof edge);
+    launch_put(out, &edge, sizeof edge);
     return INFER_OK;
 }

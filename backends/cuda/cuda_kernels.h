@@ -6,9 +6,44 @@
 #include <stdint.h>
 
 /* One image a file: kernels/NAME.cu, made into cuda_images.c by embed.sh. */
-#define CUDA_FILES(X) X(probe)
-/* X(file, kernel) */
-#define CUDA_KERNELS(X) X(probe, probe_add)
+#define CUDA_FILES(X)                                                                                                  \
+    X(attn) X(each) X(kv) X(matvec_block) X(matvec_plain) X(matvec_super) X(moe) X(rows) X(sample) X(stream) X(tile)
+
+/* Formats of weights: X(file of the kernels for few rows, id, name in kernels). */
+#define CUDA_FORMATS(X)                                                                                                \
+    X(matvec_plain, F32, f32)                                                                                          \
+    X(matvec_plain, F16, f16)                                                                                          \
+    X(matvec_plain, BF16, bf16)                                                                                        \
+    X(matvec_plain, F8_E4M3, e4m3)                                                                                     \
+    X(matvec_plain, F8_E5M2, e5m2)                                                                                     \
+    X(matvec_block, Q4_0, q4_0)                                                                                        \
+    X(matvec_block, Q4_1, q4_1)                                                                                        \
+    X(matvec_block, Q5_0, q5_0)                                                                                        \
+    X(matvec_block, Q5_1, q5_1)                                                                                        \
+    X(matvec_block, Q8_0, q8_0)                                                                                        \
+    X(matvec_block, MXFP4, mxfp4)                                                                                      \
+    X(matvec_super, Q2_K, q2_k)                                                                                        \
+    X(matvec_super, Q3_K, q3_k)                                                                                        \
+    X(matvec_super, Q4_K, q4_k)                                                                                        \
+    X(matvec_super, Q5_K, q5_k)                                                                                        \
+    X(matvec_super, Q6_K, q6_k)
+
+/* X(file, kernel): those that are there once, and those of one format. */
+#define CUDA_PLAIN_KERNELS(X)                                                                                          \
+    X(attn, attention_1)                                                                                               \
+    X(attn, attention_2)                                                                                               \
+    X(attn, attention_4) X(attn, attention_8) X(attn, attention_join) X(each, each) X(each, copy_bytes)                \
+        X(each, pack_rows) X(each, unpack_rows) X(each, concat_rows) X(each, rows_select) X(each, ids_select)          \
+            X(each, moe_combine) X(kv, rope_write) X(kv, kv_move) X(kv, state_copy) X(moe, moe_route)                  \
+                X(rows, norm_rows) X(rows, softmax) X(rows, argmax) X(sample, sample_prepare) X(sample, sample_bins)   \
+                    X(sample, sample_pick) X(sample, count_ids) X(stream, stream4_bf16) X(stream, stream8_bf16)        \
+                        X(stream, streams4_bf16) X(stream, streams8_bf16) X(stream, streamg4_bf16)                     \
+                            X(stream, streamg8_bf16)
+#define CUDA_FORMAT_KERNELS(X, file, f)                                                                                \
+    X(file, mv1_##f)                                                                                                   \
+    X(file, mv2_##f)                                                                                                   \
+    X(file, mv4_##f) X(file, mv8_##f) X(file, mvs1_##f) X(file, mvs2_##f) X(file, mvs4_##f) X(file, mvs8_##f)          \
+        X(tile, tile_##f##_bf16) X(tile, tile_##f##_f16)
 
 enum {
 #define X(file) CUDA_FILE_##file,
@@ -17,8 +52,10 @@ enum {
         CUDA_N_FILES
 };
 enum {
-#define X(file, kernel) CUDA_K_##kernel,
-    CUDA_KERNELS(X)
+#define X(file, kernel)     CUDA_K_##kernel,
+#define ALL(file, id, name) CUDA_FORMAT_KERNELS(X, file, name)
+    CUDA_PLAIN_KERNELS(X) CUDA_FORMATS(ALL)
+#undef ALL
 #undef X
         CUDA_N_KERNELS
 };

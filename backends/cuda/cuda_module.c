@@ -37,8 +37,10 @@ infer_status cuda_kernels_load(infer_device *dev)
         uint32_t file;
         const char *name;
     } kernels[CUDA_N_KERNELS] = {
-#define X(file, kernel) [CUDA_K_##kernel] = {CUDA_FILE_##file, #kernel},
-        CUDA_KERNELS(X)
+#define X(file, kernel)     [CUDA_K_##kernel] = {CUDA_FILE_##file, #kernel},
+#define ALL(file, id, name) CUDA_FORMAT_KERNELS(X, file, name)
+        CUDA_PLAIN_KERNELS(X) CUDA_FORMATS(ALL)
+#undef ALL
 #undef X
     };
     infer_status s = INFER_OK;

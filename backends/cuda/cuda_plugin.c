@@ -71,14 +71,6 @@ infer_status cuda_failed_before(infer_device *dev, infer_status s)
     return cuda_fail(dev->host, s, "cuda: work on %s was given up, as what it waited for has failed", dev->name);
 }
 
-void cuda_put(void *dst, void *src, uint32_t size)
-{
-    uint32_t n;
-    memcpy(&n, dst, sizeof n);
-    memcpy(src, &n, sizeof n);
-    memcpy(dst, src, n < size ? n : size);
-}
-
 /* A context that is gone shows in the call that follows. */
 void cuda_enter(const infer_device *dev)
 {

@@ -87,7 +87,7 @@ infer_status cuda_probe(const infer_host *host, infer_device_info *out, uint32_t
         } else
             describe(host, cu, id, &d);
         to->struct_size = (uint32_t)stride;
-        cuda_put(to, &d, sizeof d);
+        launch_put(to, &d, sizeof d);
     }
     *n = (uint32_t)have;
     return INFER_OK;

@@ -31,7 +31,7 @@ infer_status cuda_prog_build(infer_device *dev, const infer_graph_view *view, in
     }
     *p = (infer_program){dev, kept};
     infer_program_info i = {0};
-    cuda_put(info, &i, sizeof i);
+    launch_put(info, &i, sizeof i);
     *out = p;
     return INFER_OK;
 }

@@ -1,69 +1,62 @@
-/* Ops on elements: so far those that the first kernel does, dense rows of F32. SPDX-License-Identifier: Apache-2.0 */
+/* Sampling and routing: scratch and launches. SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
 #include <string.h>
 
 #include "cuda.h"
-#include "kernels/probe.h"
 
-enum { THREADS = 256 };
+enum { WAVE = 32, CHUNK_THREADS = 256, PICK_THREADS = 1024, COUNT_THREADS = 128 };
 
-static int64_t elements(const infer_tensor_desc *t, uint32_t from_axis)
+void cuda_check_sample(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
-    int64_t n = 1;
-    for (uint32_t i = from_axis; i < t->rank; i++)
-        n *= t->shape[i];
-    return n;
+    const infer_tensor_desc *x = launch_tensor_desc(op, 0);
+    if (!dev->kernels[CUDA_K_sample_prepare] || !dev->kernels[CUDA_K_sample_pick])
+        launch_no(a, INFER_WHY_OP, 0);
+    else
+        a->scratch_bytes = (uint64_t)x->shape[0] * LP_SAMPLE_ROW(x->shape[1]);
 }
 
-static int is_dense(const infer_tensor_desc *t)
+infer_status cuda_run_sample(launch_call *c)
 {
-    int64_t span = 4 * t->shape[t->rank - 1];
-    int all_zero = 1, equal = 1;
-    for (uint32_t i = t->rank - 1; i-- > 0;) {
-        all_zero &= !t->stride[i];
-        equal &= t->stride[i] == span;
-        span *= t->shape[i];
-    }
-    return all_zero || equal;
+    cuda_launch l;
+    lp_sample p;
+    int which[11], out = (int)c->op->n_in;
+    launch_fill_sample(c, &p, which);
+    uint32_t chunks = (uint32_t)LP_SAMPLE_CHUNKS(p.x.width), rows = cuda_walked(p.rows.cap);
+    cuda_launch_init(&l, c, CUDA_K_sample_prepare, which, 11, &p, sizeof p);
+    infer_status s = cuda_emit(c, &l, chunks, rows, 1, CHUNK_THREADS, 1, 1);
+    l.kernel = CUDA_K_sample_bins;
+    if (!s)
+        s = cuda_emit(c, &l, chunks, rows, 1, CHUNK_THREADS, 1, 1);
+    l.kernel = CUDA_K_sample_pick;
+    if (!s)
+        s = cuda_emit(c, &l, (uint32_t)p.rows.cap, 1, 1, PICK_THREADS, 1, 1);
+    if (s || !p.counts.fmt)
+        return s;
+    cuda_launch_init(&l, c, CUDA_K_count_ids, (const int[]){1, 2, out, -1}, 4, &p, sizeof p);
+    return cuda_emit(c, &l, cuda_div_up(p.rows.cap, COUNT_THREADS), 1, 1, COUNT_THREADS, 1, 1);
 }
 
-void cuda_check_each(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
+static uint64_t route_bytes(int64_t experts, int64_t k)
 {
-    (void)dev;
-    for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
-        const infer_tensor_desc *t = cuda_tensor_desc(op, i);
-        if (op->n_epilogue && i >= (op->op == INFER_OP_ADD ? 2u : 1u) && i < op->n_in)
-            continue; /* an operand of a step that is not done here */
-        if (t->format != INFER_FMT_F32)
-            cuda_no(a, INFER_WHY_FORMAT, i);
-        else if (!is_dense(t))
-            cuda_no(a, INFER_WHY_LAYOUT, i);
-        else if (elements(t, 0) > (int64_t)INT32_MAX * THREADS / 2 || t->shape[0] > INT32_MAX)
-            cuda_no(a, INFER_WHY_SHAPE, i);
-    }
+    return (uint64_t)(experts + k) * 4;
 }
 
-infer_status cuda_run_each(cuda_call *c)
+void cuda_check_route(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
-    const infer_tensor_desc *x = cuda_tensor_desc(c->op, 0);
-    probe_params p = {.row = elements(x, 1), .cap = c->rows_cap, .from = c->rows_from, .mul = c->rows_mul, .scale = 1};
-    cuda_launch l = {.kernel = CUDA_K_probe_add, .n_ptr = 4, .params_bytes = sizeof p};
-    l.ptr[0] = c->ptr[0];
-    l.ptr[2] = c->ptr[c->op->n_in];
-    l.ptr[3] = c->counts;
-    if (c->op->op == INFER_OP_ADD) {
-        l.ptr[1] = c->ptr[1];
-        p.b_row = elements(cuda_tensor_desc(c->op, 1), 0);
-    } else {
-        infer_attrs_scale scale;
-        cuda_attrs(c->op, &scale, sizeof scale);
-        p.scale = scale.scale;
-        p.bias = scale.bias;
-    }
-    memcpy(l.params, &p, sizeof p);
-    l.grid[0] = (uint32_t)((p.row * p.cap + THREADS - 1) / THREADS);
-    l.grid[1] = l.grid[2] = l.block[1] = l.block[2] = 1;
-    l.block[0] = THREADS;
-    return cuda_emit(c, &l);
+    if (!dev->kernels[CUDA_K_moe_route])
+        launch_no(a, INFER_WHY_OP, 0);
+    else if (route_bytes(launch_tensor_desc(op, 0)->shape[1], launch_tensor_desc(op, op->n_in)->shape[1]) >
+             dev->tune.shared_per_block)
+        launch_no(a, INFER_WHY_SHAPE, 0);
+}
+
+infer_status cuda_run_route(launch_call *c)
+{
+    cuda_launch l;
+    lp_route p;
+    launch_fill_route(c, &p);
+    cuda_launch_init(&l, c, CUDA_K_moe_route, (const int[]){0, 1, 2, -1}, 4, &p, sizeof p);
+    l.shared = (uint32_t)route_bytes(p.x.width, p.k);
+    return cuda_emit(c, &l, (uint32_t)p.rows.cap, 1, 1, WAVE, 1, 1);
 }

@@ -42,7 +42,7 @@ typedef struct launch_op {
 
 #define LAUNCH_ELEMENTS 0u /* size: elements of a vector, vectors */
 #define LAUNCH_GROUPS   1u /* size: groups of 32 elements of a vector, vectors */
-#define LAUNCH_VECTORS  2u /* size: vectors; all threads of a block share one */
+#define LAUNCH_VECTORS  2u /* size: vectors, elements of each; all threads of a block share one */
 #define LAUNCH_HEADS    3u /* size: groups of 32 elements of a head, heads, rows */
 #define LAUNCH_BYTES    4u /* size: bytes of a head, heads, list entries */
 #define LAUNCH_ITEMS    5u /* size: items */

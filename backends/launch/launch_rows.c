@@ -197,7 +197,7 @@ infer_status launch_run_norm(launch_call *c)
     if (add)
         p.s = c->t[out + 1];
     const int which[] = {0, has_w ? (int)w : -2, b, (int)out, add ? (int)out + 1 : -2, -1};
-    return launch_emit(c, LAUNCH_K_norm_rows, which, 6, &p, sizeof p, (int64_t)p.rows.cap * p.per_row, 1, 1);
+    return launch_emit(c, LAUNCH_K_norm_rows, which, 6, &p, sizeof p, (int64_t)p.rows.cap * p.per_row, p.x.width, 1);
 }
 
 void launch_check_row(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
@@ -216,7 +216,7 @@ infer_status launch_run_row(launch_call *c)
                 .per_row = per_row(c, 0),
                 .scale = attrs.scale == 0 ? 1 : attrs.scale};
     return launch_emit(c, c->op->op == INFER_OP_ARGMAX ? LAUNCH_K_argmax : LAUNCH_K_softmax, (const int[]){0, 1, -1}, 3,
-                       &p, sizeof p, (int64_t)p.rows.cap * p.per_row, 1, 1);
+                       &p, sizeof p, (int64_t)p.rows.cap * p.per_row, p.x.width, 1);
 }
 
 /* ---- Experts ---------------------------------------------------------------------------------------------------- */

@@ -177,12 +177,30 @@ static void test_mixed(void **state)
     check(the_model, "opencl0,cpu0", "1,1");
 }
 
+static void test_cuda(void **state)
+{
+    (void)state;
+    if (!rig_has("cuda0"))
+        skip();
+    check(the_model, "cuda0", NULL);
+}
+
+static void test_mixed_cuda(void **state)
+{
+    (void)state;
+    if (!rig_has("cuda0") || !rig_has("cpu0"))
+        skip();
+    check(the_model, "cuda0,cpu0", "1,1");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cpu),
         cmocka_unit_test(test_opencl),
         cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_cuda),
+        cmocka_unit_test(test_mixed_cuda),
     };
     the_model = getenv("INFER_TEST_MODEL");
     if (!the_model || !*the_model || strcmp(INFER_SANITIZER, "none") != 0 || getenv("INFER_TEST_SLOW"))

@@ -381,6 +381,14 @@ DEV void ld8(const uchar *p, int fmt, int64_t i, int wide, float v[8])
 
 DEV uint32_t pack_two(float a, float b, int fmt)
 {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    uint32_t both;
+    if (fmt == INFER_FMT_F16)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(b), "f"(a));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(b), "f"(a));
+    return both;
+#endif
     return fmt == INFER_FMT_F16 ? float_to_half(a) | (uint32_t)float_to_half(b) << 16
                                 : float_to_bf16(a) | (uint32_t)float_to_bf16(b) << 16;
 }
