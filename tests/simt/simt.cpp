@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <sys/mman.h>
-#include <vector>
 
 #ifdef SIMT_ASAN
 #include <sanitizer/common_interface_defs.h>
@@ -26,6 +25,7 @@ namespace simt
 const thread *self;
 dim3 block_idx, block_dim, grid_dim;
 int reverse;
+uint64_t block_number;
 kernel *kernel::all;
 
 enum { READY, WAIT_WAVE, WAIT_BLOCK, DONE };
@@ -73,25 +73,9 @@ static void fail(const char *what, const fiber *f)
     abort();
 }
 
-struct known {
-    void *p;
-    size_t bytes;
-};
-static std::vector<known> &regions()
-{
-    static std::vector<known> all;
-    return all;
-}
-
-static void poison(void *p, size_t bytes)
+void poison(void *p, size_t bytes)
 {
     memset(p, 0xFF, bytes); /* a NaN in every float format, -1 as a number */
-}
-
-void region(void *p, size_t bytes)
-{
-    poison(p, bytes);
-    regions().push_back({p, bytes});
 }
 
 unsigned char *dynamic()
@@ -210,8 +194,7 @@ const unsigned char *exchange(const void *mine, size_t n, int line)
 
 static void run_block()
 {
-    for (const known &k : regions())
-        poison(k.p, k.bytes);
+    block_number++;
     at_barrier = 0;
     memset(waves, 0, sizeof waves);
     for (int i = 0; i < n_threads; i++)
@@ -265,15 +248,22 @@ void run(dim3 grid, dim3 block, size_t dyn_bytes, void (*b)(void *), void *ctx, 
     dyn = nullptr;
 }
 
+const kernel *find(const char *name)
+{
+    const kernel *k = kernel::all;
+    while (k && strcmp(k->name, name))
+        k = k->next;
+    return k;
+}
+
 void start(const launch &l)
 {
-    for (const kernel *k = kernel::all; k; k = k->next)
-        if (!strcmp(k->name, l.name)) {
-            k->go(l);
-            return;
-        }
-    fprintf(stderr, "simt: there is no kernel %s\n", l.name);
-    abort();
+    const kernel *k = find(l.name);
+    if (!k) {
+        fprintf(stderr, "simt: there is no kernel %s\n", l.name);
+        abort();
+    }
+    k->go(l);
 }
 } // namespace simt
 

@@ -1,8 +1,8 @@
 /* Runs the text of a CUDA kernel on the CPU: one fiber a thread, blocks one after the other, waves of SIMT_WAVE. Shared
  * memory is NaN at a block's start; a barrier or a wave exchange that some of its threads do not reach, or reach at
  * another place, ends the program with a message. Threads run in rising or in falling order (simt_reverse), so that a
- * missing barrier shows. Include it before the .cu files; simt.cpp has the machinery. SPDX-License-Identifier:
- * Apache-2.0 */
+ * missing barrier shows. The state is the process's: one launch at a time. Include it before the .cu files; simt.cpp
+ * has the machinery. SPDX-License-Identifier: Apache-2.0 */
 #ifndef SIMT_H
 #define SIMT_H
 
@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <tuple>
+#include <type_traits>
 
 #ifndef SIMT_WAVE
 #define SIMT_WAVE 32
@@ -66,14 +67,21 @@ void barrier(int line);
 /* Every thread of the wave publishes n bytes (at most 64) and sees all of them, the bytes of lane l at 64 * l, until
  * its next exchange. */
 const unsigned char *exchange(const void *mine, size_t n, int line);
-/* Shared memory of static size, filled with NaN at each block's start. */
-void region(void *p, size_t bytes);
+/* Fills memory with NaN. */
+void poison(void *p, size_t bytes);
+extern uint64_t block_number; /* of the running block, among all of the process */
 
+/* Shared memory of static size, NaN where a block first comes to it. */
 template <class T> struct shared_region {
     alignas(16) T v;
-    shared_region()
+    uint64_t block;
+    T &get()
     {
-        region(&v, sizeof v);
+        if (block != block_number) {
+            block = block_number;
+            poison(&v, sizeof v);
+        }
+        return v;
     }
 };
 
@@ -115,22 +123,31 @@ template <class... A> void invoke(void (*f)(A...), const launch &l)
         &call, l.name);
 }
 
+/* A kernel by its name. Of its n_args arguments the first n_ptr are pointers; bytes: of each. */
 struct kernel {
     kernel *next;
     const char *name;
     void (*go)(const launch &l);
+    unsigned n_args, n_ptr;
+    const size_t *bytes;
     static kernel *all;
-    kernel(const char *n, void (*g)(const launch &)) : next(all), name(n), go(g)
+    template <class... A>
+    kernel(const char *n, void (*)(A...), void (*g)(const launch &))
+        : next(all), name(n), go(g), n_args(sizeof...(A)), n_ptr((0 + ... + std::is_pointer<A>::value))
     {
+        static const size_t sizes[] = {sizeof(A)...};
+        bytes = sizes;
         all = this;
     }
 };
+/* NULL: there is none. */
+const kernel *find(const char *name);
 /* Ends the program where there is no such kernel. */
 void start(const launch &l);
 } // namespace simt
 
 /* Makes a kernel known by its name. */
-#define SIMT_KERNEL(k) static simt::kernel simt_kernel_##k(#k, [](const simt::launch &l) { simt::invoke(k, l); });
+#define SIMT_KERNEL(k) static simt::kernel simt_kernel_##k(#k, k, [](const simt::launch &l) { simt::invoke(k, l); });
 
 #define threadIdx (simt::self->tid)
 #define blockIdx  simt::block_idx

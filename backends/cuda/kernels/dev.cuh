@@ -33,7 +33,7 @@ typedef unsigned char uchar;
 #define WAVE SIMT_WAVE
 #define SHARED(T, name, n)                                                                                             \
     static simt::shared_region<T[n]> name##_region;                                                                    \
-    T(&name)[n] = name##_region.v
+    T(&name)[n] = name##_region.get()
 #define SHARED_DYN(name)   unsigned char *name = simt::dynamic()
 #define wave_xor(v, mask)  simt_from(v, (simt::self->lane ^ (mask)), __LINE__)
 #define wave_from(v, lane) simt_from(v, lane, __LINE__)
