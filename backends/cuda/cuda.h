@@ -168,6 +168,7 @@ void cuda_kernels_unload(infer_device *dev);
 
 infer_status cuda_buf_alloc(infer_device *dev, uint32_t heap, uint64_t bytes, infer_buffer **out);
 void cuda_buf_free(infer_device *dev, infer_buffer *buf);
+infer_status cuda_kv_query(infer_device *dev, const infer_kv_spec *spec, infer_kv_answer *out);
 infer_status cuda_ring_open(infer_queue *q);
 void cuda_ring_close(infer_queue *q);
 /* bytes (at most a segment) of pinned memory, whose next use is on q. Waits for the device where all is in use. */

@@ -56,7 +56,7 @@ void cuda_check_attn(infer_device *dev, const infer_op_desc *op, infer_op_answer
     int mla = op->op == INFER_OP_MLA_PAGED;
     for (uint32_t i = 1; i < (mla ? 2u : 3u); i++) {
         infer_format f = launch_tensor_desc(op, i)->format;
-        if (!launch_is_plain(f) && f != INFER_FMT_F8_E4M3 && f != INFER_FMT_Q8_0 && f != INFER_FMT_Q4_0) {
+        if (!launch_is_cache(f)) {
             launch_no(a, INFER_WHY_FORMAT, i);
             return;
         }

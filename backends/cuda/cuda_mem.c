@@ -37,6 +37,13 @@ void cuda_buf_free(infer_device *dev, infer_buffer *buf)
     dev->host->free(dev->host->ctx, buf);
 }
 
+infer_status cuda_kv_query(infer_device *dev, const infer_kv_spec *spec, infer_kv_answer *out)
+{
+    (void)dev;
+    launch_kv_query(spec, CUDA_BIND_ALIGN, out);
+    return INFER_OK;
+}
+
 /* ---- The ring ----------------------------------------------------------------------------------------------- */
 
 infer_status cuda_ring_open(infer_queue *q)

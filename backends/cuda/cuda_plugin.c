@@ -103,6 +103,7 @@ static const infer_backend_ops ops = {
     .tl_wait = cuda_tl_wait,
     .tl_signal_host = cuda_tl_signal_host,
     .cmd_update = cuda_cmd_update,
+    .kv_query = cuda_kv_query,
     .prog_build = cuda_prog_build,
     .prog_instantiate = cuda_prog_instantiate,
     .prog_update = cuda_prog_update,

@@ -98,10 +98,13 @@ uint32_t launch_format_block(infer_format f); /* elements of a block; 0: unknown
 /* The same of any format: integers are indices, or moved as they are. */
 uint64_t launch_any_bytes(infer_format f, uint64_t n);
 int launch_is_plain(infer_format f); /* F32, F16 or BF16 */
+int launch_is_cache(infer_format f); /* what a cache can be in: attention reads it, writes make it */
 /* Answers NO. */
 void launch_no(infer_op_answer *a, uint32_t why, uint32_t which);
 /* The same where a kernel is not there. */
 void launch_need(infer_device *dev, infer_op_answer *a, launch_kernel k);
+/* Answers kv_query: caches lie canonically, in blocks of any size. align: of a plane's start. */
+void launch_kv_query(const infer_kv_spec *spec, uint32_t align, infer_kv_answer *out);
 /* Fills a caller's struct, whose first word is the size that the caller knows. */
 void launch_put(void *dst, void *src, uint32_t size);
 

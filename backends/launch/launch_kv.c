@@ -1,9 +1,34 @@
-/* Rotation, the paged cache's writes and moves. SPDX-License-Identifier: Apache-2.0 */
+/* Caches: how they lie, rotation, writes and moves. SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
 #include <string.h>
 
 #include "launch.h"
+
+enum { BLOCK_BEST = 32 };
+
+void launch_kv_query(const infer_kv_spec *spec, uint32_t align, infer_kv_answer *out)
+{
+    infer_kv_answer a = {.level = INFER_LEVEL_NATIVE, .block_multiple = 1, .block_best = BLOCK_BEST, .align = align};
+    if (spec->kind != INFER_GROUP_FULL && spec->kind != INFER_GROUP_WINDOW && spec->kind != INFER_GROUP_LATENT &&
+        spec->kind != INFER_GROUP_ENCODER) {
+        a.level = INFER_LEVEL_NO;
+        a.why = INFER_WHY_ATTR;
+        a.which = 1;
+    }
+    for (uint32_t i = 0; i < spec->n_planes && i < 4 && a.level; i++) {
+        const infer_kv_plane *p = &spec->planes[i];
+        if (!launch_is_cache(p->format) || p->width % launch_format_block(p->format)) {
+            a.level = INFER_LEVEL_NO;
+            a.why = launch_is_cache(p->format) ? INFER_WHY_SHAPE : INFER_WHY_FORMAT;
+            a.which = i;
+            break;
+        }
+        a.block_bytes[i] =
+            (p->per_head ? spec->n_heads : 1) * (uint64_t)BLOCK_BEST * launch_format_bytes(p->format, p->width);
+    }
+    launch_put(out, &a, sizeof a);
+}
 
 void launch_check_rope(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {

@@ -43,6 +43,11 @@ int launch_is_plain(infer_format f)
     return f == INFER_FMT_F32 || f == INFER_FMT_F16 || f == INFER_FMT_BF16;
 }
 
+int launch_is_cache(infer_format f)
+{
+    return launch_is_plain(f) || f == INFER_FMT_F8_E4M3 || f == INFER_FMT_Q8_0 || f == INFER_FMT_Q4_0;
+}
+
 /* Also of integers, which are indices or moved as they are. */
 uint64_t launch_any_bytes(infer_format f, uint64_t n)
 {

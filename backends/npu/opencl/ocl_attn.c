@@ -26,7 +26,7 @@ void ocl_check_attn(infer_device *dev, const infer_op_desc *op, infer_op_answer 
     const infer_tensor_desc *q = launch_tensor_desc(op, 0), *y = launch_tensor_desc(op, op->n_in);
     for (uint32_t i = 1; i < (op->op == INFER_OP_MLA_PAGED ? 2u : 3u); i++) {
         infer_format f = launch_tensor_desc(op, i)->format;
-        if (!launch_is_plain(f) && f != INFER_FMT_F8_E4M3 && f != INFER_FMT_Q8_0 && f != INFER_FMT_Q4_0) {
+        if (!launch_is_cache(f)) {
             launch_no(a, INFER_WHY_FORMAT, i);
             return;
         }

@@ -1,12 +1,10 @@
-/* Buffers, and how cache groups lie in them: canonically. SPDX-License-Identifier: Apache-2.0 */
+/* Buffers. SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "ocl.h"
-
-enum { BLOCK_BEST = 32 };
 
 uint64_t ocl_host_memory_left(void)
 {
@@ -84,33 +82,9 @@ void ocl_buf_free(infer_device *dev, infer_buffer *buf)
     dev->host->free(dev->host->ctx, buf);
 }
 
-static int holds(infer_format f)
-{
-    return launch_is_plain(f) || f == INFER_FMT_F8_E4M3 || f == INFER_FMT_Q8_0 || f == INFER_FMT_Q4_0;
-}
-
 infer_status ocl_kv_query(infer_device *dev, const infer_kv_spec *spec, infer_kv_answer *out)
 {
-    infer_kv_answer a = {
-        .level = INFER_LEVEL_NATIVE, .block_multiple = 1, .block_best = BLOCK_BEST, .align = OCL_BIND_ALIGN};
     (void)dev;
-    if (spec->kind != INFER_GROUP_FULL && spec->kind != INFER_GROUP_WINDOW && spec->kind != INFER_GROUP_LATENT &&
-        spec->kind != INFER_GROUP_ENCODER) {
-        a.level = INFER_LEVEL_NO;
-        a.why = INFER_WHY_ATTR;
-        a.which = 1;
-    }
-    for (uint32_t i = 0; i < spec->n_planes && i < 4 && a.level; i++) {
-        const infer_kv_plane *p = &spec->planes[i];
-        if (!holds(p->format) || p->width % launch_format_block(p->format)) {
-            a.level = INFER_LEVEL_NO;
-            a.why = holds(p->format) ? INFER_WHY_SHAPE : INFER_WHY_FORMAT;
-            a.which = i;
-            break;
-        }
-        a.block_bytes[i] =
-            (p->per_head ? spec->n_heads : 1) * (uint64_t)BLOCK_BEST * launch_format_bytes(p->format, p->width);
-    }
-    launch_put(out, &a, sizeof a);
+    launch_kv_query(spec, OCL_BIND_ALIGN, out);
     return INFER_OK;
 }
