@@ -40,5 +40,6 @@ AS_IF([test $infer_cuda = yes],[
 AC_SUBST([CUDA_CPPFLAGS])
 AM_CONDITIONAL([HAVE_CUDA_H],[test $infer_cuda_h = yes])
 AM_CONDITIONAL([BACKEND_CUDA],[test $infer_cuda = yes])
-dnl Without nvcc the host side is still built, for its tests.
+dnl Without nvcc the host side is still built; its tests run the kernels in emulation (tests/simt).
 AM_CONDITIONAL([CUDA_HOST],[test "x$enable_cuda" != xno])
+AM_CONDITIONAL([FAKECUDA],[test "x$enable_cuda" != xno && test $infer_simt = yes])

@@ -219,7 +219,7 @@ static void program(const char *how, infer_status updated)
     r.ops->exec_destroy(e);
     r.ops->prog_destroy(none);
 
-    s[1].op.op = INFER_OP_MATMUL; /* not there: the recording ends, and the next one begins */
+    s[1].op.op = INFER_OP_COUNT; /* no op: the recording ends, and the next one begins */
     const infer_node odd[2] = {s[0].node, s[1].node};
     v.n_nodes = 2;
     v.nodes = odd;
@@ -414,19 +414,49 @@ static void test_many_waits(void **state)
     rig_close(&r);
 }
 
+/* The backend's own functions, with nothing of the core between. */
+static infer_backend_ops table(infer_hal *hal, const infer_host **host)
+{
+    infer_hal_backend_info info;
+    infer_abi_range range = {.struct_size = sizeof(range), .minor_min = INFER_ABI_MINOR, .minor_max = INFER_ABI_MINOR};
+    infer_error e = {0};
+    assert_int_equal(infer_hal_probe(hal, &e), INFER_OK);
+    infer_hal_backend(hal, infer_hal_n_backends(hal) - 1, &info);
+    *host = info.host;
+    return *infer_plugin_query(info.host, &range)->ops;
+}
+
+/* Every kernel of the list is in the emulation: without its kernel an op may be answered NO, or go another way. */
+static void test_kernels(void **state)
+{
+    (void)state;
+    static const char *const names[CUDA_N_KERNELS] = {
+#define X(file, kernel)     #kernel,
+#define ALL(file, id, name) CUDA_FORMAT_KERNELS(X, file, name)
+        CUDA_PLAIN_KERNELS(X) CUDA_FORMATS(ALL)
+#undef ALL
+#undef X
+    };
+    infer_hal *hal = hal_make();
+    infer_device *dev = NULL;
+    const infer_host *host;
+    const infer_backend_ops t = table(hal, &host);
+    assert_int_equal(t.dev_open(host, 0, &dev), INFER_OK);
+    for (int i = 0; i < CUDA_N_KERNELS; i++)
+        if (!dev->kernels[i])
+            fail_msg("tests/simt/kernels_*.cpp do not have %s", names[i]);
+    t.dev_close(dev);
+    infer_hal_destroy(hal);
+}
+
 /* The n-th allocation that the driver is asked for is refused, until none is. What was made before is given back: the
  * driver looks when its context ends. */
 static void test_refused(void **state)
 {
     (void)state;
     infer_hal *hal = hal_make();
-    infer_backend_ops t;
-    infer_hal_backend_info info;
-    infer_abi_range range = {.struct_size = sizeof(range), .minor_min = INFER_ABI_MINOR, .minor_max = INFER_ABI_MINOR};
-    infer_error e = {0};
-    assert_int_equal(infer_hal_probe(hal, &e), INFER_OK);
-    infer_hal_backend(hal, infer_hal_n_backends(hal) - 1, &info);
-    t = *infer_plugin_query(info.host, &range)->ops;
+    const infer_host *host;
+    const infer_backend_ops t = table(hal, &host);
     int refused = 1, n = 0;
     while (refused) {
         char how[32];
@@ -437,7 +467,7 @@ static void test_refused(void **state)
         snprintf(how, sizeof(how), "alloc=%d", ++n);
         assert_true(n < 30);
         configure(how);
-        infer_status s = t.dev_open(info.host, 0, &dev);
+        infer_status s = t.dev_open(host, 0, &dev);
         s = s ? s : t.queue_create(dev, INFER_QUEUE_COPY, &q);
         s = s ? s : t.tl_create(dev, &tl);
         s = s ? s : t.buf_alloc(dev, 0, 100, &b);
@@ -462,10 +492,11 @@ int main(void)
 {
     const char *build = getenv("INFER_BUILDDIR");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_program),        cmocka_unit_test(test_program_rebuild),
-        cmocka_unit_test(test_big_pitched),    cmocka_unit_test(test_lost_device),
-        cmocka_unit_test(test_far_wait_fails), cmocka_unit_test(test_gate_given_up),
-        cmocka_unit_test(test_many_waits),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_kernels),         cmocka_unit_test(test_program),
+        cmocka_unit_test(test_program_rebuild), cmocka_unit_test(test_big_pitched),
+        cmocka_unit_test(test_lost_device),     cmocka_unit_test(test_far_wait_fails),
+        cmocka_unit_test(test_gate_given_up),   cmocka_unit_test(test_many_waits),
+        cmocka_unit_test(test_refused),
     };
     snprintf(driver, sizeof(driver), "%s/tests/plugins/fakecuda/.libs/libfakecuda.so", build ? build : ".");
     void *lib = dlopen(driver, RTLD_NOW);

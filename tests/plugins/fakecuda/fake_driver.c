@@ -310,12 +310,9 @@ cu_result cuModuleGetFunction(cu_function *fn, cu_module module, const char *nam
     cu_result e = fake_enter_safe(&ctx);
     if (e || module->ctx != ctx)
         return e ? e : CU_E_INVALID_HANDLE;
-    for (const fake_kernel *k = fake_kernels; k->name; k++)
-        if (!strcmp(k->name, name)) {
-            *fn = (cu_function)(uintptr_t)k;
-            return CU_OK;
-        }
-    return CU_E_NOT_FOUND;
+    const fake_kernel *k = fake_kernel_find(name);
+    *fn = (cu_function)(uintptr_t)k;
+    return k ? CU_OK : CU_E_NOT_FOUND;
 }
 
 cu_result cuFuncGetAttribute(int *value, cu_func_attribute attribute, cu_function fn)

@@ -29,7 +29,7 @@ typedef struct op {
     cu_event event;
     const fake_kernel *kernel;
     cu_deviceptr ptr[FAKE_MAX_PTR];
-    unsigned grid[3], block[3];
+    unsigned n_ptr, grid[3], block[3], shared;
     uint64_t params[FAKE_MAX_PARAMS / 8];
     struct op *list; /* GRAPH */
 } op;
@@ -116,12 +116,12 @@ static cu_result run_kernel(const op *o)
     pthread_mutex_unlock(&fake_mu);
     if (due)
         return CU_E_ILLEGAL_ADDRESS;
-    for (unsigned i = 0; i < o->kernel->n_ptr; i++) {
+    for (unsigned i = 0; i < o->n_ptr; i++) {
         ptr[i] = o->ptr[i] ? fake_host(o->ptr[i], 1) : NULL;
         if (o->ptr[i] && !ptr[i])
             return CU_E_ILLEGAL_ADDRESS;
     }
-    o->kernel->run(ptr, o->params, o->grid, o->block);
+    fake_kernel_run(o->kernel, ptr, o->params, o->grid, o->block, o->shared);
     return CU_OK;
 }
 
@@ -456,15 +456,24 @@ cu_result cuLaunchKernel(cu_function fn, unsigned int grid_x, unsigned int grid_
                          cu_stream s, void **args, void **extra)
 {
     const fake_kernel *k = (const fake_kernel *)(const void *)fn;
-    op o = {.kind = OP_KERNEL, .kernel = k, .grid = {grid_x, grid_y, grid_z}, .block = {block_x, block_y, block_z}};
+    op o = {.kind = OP_KERNEL,
+            .kernel = k,
+            .grid = {grid_x, grid_y, grid_z},
+            .block = {block_x, block_y, block_z},
+            .shared = shared};
+    const size_t *bytes;
+    size_t used = 0;
+    unsigned n_args = fake_kernel_args(k, &o.n_ptr, &bytes);
     cu_result e = of_stream(s);
     if (e || extra || !grid_x || !grid_y || !grid_z || block_x * block_y * block_z - 1 > 1023 ||
         shared > (200u << 10) - 1024 || grid_x > INT32_MAX || grid_y > 65535 || grid_z > 65535)
         return e ? e : CU_E_INVALID_VALUE;
-    for (unsigned i = 0; i < k->n_ptr; i++)
-        memcpy(&o.ptr[i], args[i], sizeof o.ptr[i]);
-    if (k->params_bytes)
-        memcpy(o.params, args[k->n_ptr], k->params_bytes);
+    for (unsigned i = 0; i < n_args; i++) {
+        if (i < o.n_ptr ? i >= FAKE_MAX_PTR : bytes[i] > sizeof o.params - used)
+            fake_die("argument %u does not fit", i);
+        memcpy(i < o.n_ptr ? (uint8_t *)&o.ptr[i] : (uint8_t *)o.params + used, args[i], bytes[i]);
+        used += i < o.n_ptr ? 0 : bytes[i];
+    }
     if (!s->recording)
         atomic_fetch_add(&n_kernels, 1);
     return put(s, &o);

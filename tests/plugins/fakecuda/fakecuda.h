@@ -2,7 +2,8 @@
  * A CUDA driver in host memory, for tests of backends/cuda without a card. It implements what cu_api.h lists, strictly:
  * device addresses are no host addresses and are checked against allocations, calls need the right current context,
  * streams run on threads of their own and read pinned memory when they get there, and a thread that records may not
- * call what the real driver forbids. What is left over at the end is reported and ends the process.
+ * call what the real driver forbids. What is left over at the end is reported and ends the process. Kernels are the
+ * backend's own, emulated.
  *
  * Configured by INFER_FAKECUDA (read by cuInit) or fakecuda_configure: "key=value,..." of
  *   devices=N (2)  memory=BYTES each (256 MiB)  version=N (13000)  peer=0|1 (1)  memops=0|1 (1)
@@ -20,6 +21,7 @@
 #include <stdatomic.h>
 
 #include "../../../backends/cuda/cu_api.h"
+#include "fake_kernels.h"
 
 #define FAKE_API __attribute__((visibility("default")))
 
@@ -63,13 +65,5 @@ int fake_pinned(const void *p);
 /* Counts down; 1: this one is to fail. Under fake_mu. */
 int fake_due(int *counter);
 void fake_die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
-
-/* A kernel as a function of host memory. ptr: host addresses (NULL: absent). */
-typedef struct fake_kernel {
-    const char *name;
-    unsigned n_ptr, params_bytes;
-    void (*run)(void *const *ptr, const void *params, const unsigned grid[3], const unsigned block[3]);
-} fake_kernel;
-extern const fake_kernel fake_kernels[]; /* ended by a NULL name */
 
 #endif
