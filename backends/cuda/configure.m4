@@ -1,14 +1,16 @@
 dnl CUDA backend: --enable-cuda=auto|yes|no. The host side needs nothing; the kernels need nvcc, which links nothing in.
 AC_ARG_ENABLE([cuda],[AS_HELP_STRING([--enable-cuda=auto|yes|no],[CUDA backend module (kernels need nvcc)])],[],[enable_cuda=auto])
 AC_ARG_WITH([cuda-arch],[AS_HELP_STRING([--with-cuda-arch=LIST],
-  [what kernels are compiled for: sm_N machine code, compute_N for newer ones by the driver @<:@sm_90a,compute_75@:>@])],
+  [what kernels are compiled for: sm_N machine code, compute_N for newer ones by the driver; none: no module, only the
+   host side for its tests @<:@sm_90a,compute_75@:>@])],
   [],[with_cuda_arch=sm_90a,compute_75])
 AC_ARG_VAR([NVCC],[CUDA compiler])
 AC_ARG_VAR([NVCCFLAGS],[flags for NVCC])
 infer_cuda=no
 infer_cuda_why="--disable-cuda"
 CUDA_ARCH_FLAGS=
-AS_IF([test "x$enable_cuda" != xno],[
+AS_IF([test "x$enable_cuda" != xno && test "x$with_cuda_arch" = xnone],[infer_cuda_why="--with-cuda-arch=none"],
+  [test "x$enable_cuda" != xno],[
   infer_path=$PATH$PATH_SEPARATOR/usr/local/cuda/bin
   AS_IF([test -n "$CUDA_HOME"],[infer_path=$PATH$PATH_SEPARATOR$CUDA_HOME/bin$PATH_SEPARATOR/usr/local/cuda/bin])
   AC_PATH_PROG([NVCC],[nvcc],[],[$infer_path])

@@ -1,4 +1,4 @@
-/* Products of many rows, for the emulation. SPDX-License-Identifier: Apache-2.0 */
+/* Products through matrix units, for the emulation. SPDX-License-Identifier: Apache-2.0 */
 #include "simt.h"
 
 #include "../../backends/cuda/kernels/tile.cu"
