@@ -7,7 +7,17 @@
 
 /* One image a file: kernels/NAME.cu, made into cuda_images.c by embed.sh. */
 #define CUDA_FILES(X)                                                                                                  \
-    X(attn) X(each) X(kv) X(matvec_block) X(matvec_plain) X(matvec_super) X(moe) X(rows) X(sample) X(stream) X(tile)
+    X(attn)                                                                                                            \
+    X(each)                                                                                                            \
+    X(kv)                                                                                                              \
+    X(matvec_block)                                                                                                    \
+    X(matvec_plain)                                                                                                    \
+    X(matvec_super)                                                                                                    \
+    X(moe)                                                                                                             \
+    X(rows)                                                                                                            \
+    X(sample)                                                                                                          \
+    X(stream)                                                                                                          \
+    X(tile)
 
 /* Formats of weights: X(file of the kernels for few rows, id, name in kernels). */
 #define CUDA_FORMATS(X)                                                                                                \
@@ -32,18 +42,45 @@
 #define CUDA_PLAIN_KERNELS(X)                                                                                          \
     X(attn, attention_1)                                                                                               \
     X(attn, attention_2)                                                                                               \
-    X(attn, attention_4) X(attn, attention_8) X(attn, attention_join) X(each, each) X(each, copy_bytes)                \
-        X(each, pack_rows) X(each, unpack_rows) X(each, concat_rows) X(each, rows_select) X(each, ids_select)          \
-            X(each, moe_combine) X(kv, rope_write) X(kv, kv_move) X(kv, state_copy) X(moe, moe_route)                  \
-                X(rows, norm_rows) X(rows, softmax) X(rows, argmax) X(sample, sample_prepare) X(sample, sample_bins)   \
-                    X(sample, sample_pick) X(sample, count_ids) X(stream, stream4_bf16) X(stream, stream8_bf16)        \
-                        X(stream, streams4_bf16) X(stream, streams8_bf16) X(stream, streamg4_bf16)                     \
-                            X(stream, streamg8_bf16)
+    X(attn, attention_4)                                                                                               \
+    X(attn, attention_8)                                                                                               \
+    X(attn, attention_join)                                                                                            \
+    X(each, each)                                                                                                      \
+    X(each, copy_bytes)                                                                                                \
+    X(each, pack_rows)                                                                                                 \
+    X(each, unpack_rows)                                                                                               \
+    X(each, concat_rows)                                                                                               \
+    X(each, rows_select)                                                                                               \
+    X(each, ids_select)                                                                                                \
+    X(each, moe_combine)                                                                                               \
+    X(kv, rope_write)                                                                                                  \
+    X(kv, kv_move)                                                                                                     \
+    X(kv, state_copy)                                                                                                  \
+    X(moe, moe_route)                                                                                                  \
+    X(rows, norm_rows)                                                                                                 \
+    X(rows, softmax)                                                                                                   \
+    X(rows, argmax)                                                                                                    \
+    X(sample, sample_prepare)                                                                                          \
+    X(sample, sample_bins)                                                                                             \
+    X(sample, sample_pick)                                                                                             \
+    X(sample, count_ids)                                                                                               \
+    X(stream, stream4_bf16)                                                                                            \
+    X(stream, stream8_bf16)                                                                                            \
+    X(stream, streams4_bf16)                                                                                           \
+    X(stream, streams8_bf16)                                                                                           \
+    X(stream, streamg4_bf16)                                                                                           \
+    X(stream, streamg8_bf16)
 #define CUDA_FORMAT_KERNELS(X, file, f)                                                                                \
     X(file, mv1_##f)                                                                                                   \
     X(file, mv2_##f)                                                                                                   \
-    X(file, mv4_##f) X(file, mv8_##f) X(file, mvs1_##f) X(file, mvs2_##f) X(file, mvs4_##f) X(file, mvs8_##f)          \
-        X(tile, tile_##f##_bf16) X(tile, tile_##f##_f16)
+    X(file, mv4_##f)                                                                                                   \
+    X(file, mv8_##f)                                                                                                   \
+    X(file, mvs1_##f)                                                                                                  \
+    X(file, mvs2_##f)                                                                                                  \
+    X(file, mvs4_##f)                                                                                                  \
+    X(file, mvs8_##f)                                                                                                  \
+    X(tile, tile_##f##_bf16)                                                                                           \
+    X(tile, tile_##f##_f16)
 
 enum {
 #define X(file) CUDA_FILE_##file,

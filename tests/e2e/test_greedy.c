@@ -196,11 +196,8 @@ static void test_mixed_cuda(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cpu),
-        cmocka_unit_test(test_opencl),
-        cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_cuda),
-        cmocka_unit_test(test_mixed_cuda),
+        cmocka_unit_test(test_cpu),  cmocka_unit_test(test_opencl),     cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_cuda), cmocka_unit_test(test_mixed_cuda),
     };
     the_model = getenv("INFER_TEST_MODEL");
     if (!the_model || !*the_model || strcmp(INFER_SANITIZER, "none") != 0 || getenv("INFER_TEST_SLOW"))
