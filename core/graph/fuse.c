@@ -198,7 +198,7 @@ static int fuse_add_norm(infer_graph *g, const infer_graph_target *t, int32_t i,
     return 1;
 }
 
-/* ROPE -> KV_WRITE of the rotated keys, which nothing else reads. */
+/* ROPE -> KV_WRITE of the rotated keys, which nothing else reads and which are not rounded in between. */
 static int fuse_rope_kv(infer_graph *g, const infer_graph_target *t, int32_t i, fuse_maps *m)
 {
     infer_gnode *write = &g->nodes[i];
@@ -208,7 +208,8 @@ static int fuse_rope_kv(infer_graph *g, const infer_graph_target *t, int32_t i, 
     if (m->uses[root] != 1 || m->maker[root] < 0 || g->vals[root].kind != INFER_VAL_ACT || g->vals[root].keep)
         return 0;
     infer_gnode *rope = &g->nodes[m->maker[root]];
-    if (rope->op != INFER_OP_ROPE || rope->removed || rope->dev != write->dev || rope->program != write->program)
+    if (rope->op != INFER_OP_ROPE || rope->removed || rope->dev != write->dev || rope->program != write->program ||
+        g->vals[root].desc.format != INFER_FMT_F32)
         return 0;
     infer_gnode cand = *write;
     infer_attrs_rope_kv both = {.struct_size = sizeof both, .rope = rope->attrs.rope, .kv = write->attrs.kv};

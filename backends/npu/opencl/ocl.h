@@ -166,9 +166,11 @@ infer_status ocl_tl_signal_host(infer_timeline *tl, uint64_t value);
 #define OCL_SOURCE_LONG   (OCL_SOURCE_ROWS | OCL_SOURCE_SAMPLE) /* with row_lanes */
 infer_status ocl_program_get(infer_device *dev, uint32_t sources, const char *options, const ocl_program **out);
 void ocl_programs_free(infer_device *dev);
-/* The program of the ops that have no build options of their own, and that of those with row_lanes. */
+/* The program of the ops that have no build options of their own, and those of long rows, with row_lanes: reductions
+ * and sampling, apart, as some drivers do not get the latter done. */
 infer_status ocl_program_ops(infer_device *dev, const ocl_program **out);
-infer_status ocl_program_long(infer_device *dev, const ocl_program **out);
+infer_status ocl_program_rows(infer_device *dev, const ocl_program **out);
+infer_status ocl_program_sample(infer_device *dev, const ocl_program **out);
 /* A cache of compiled programs: one file a key (ocl_cache.c). Reading gives memory of host->alloc; 0: there is none, or
  * a broken one. Writing fails in silence. */
 int ocl_cache_read(infer_device *dev, const char *key, void **data, uint64_t *bytes);

@@ -242,9 +242,14 @@ infer_status ocl_program_ops(infer_device *dev, const ocl_program **out)
     return ocl_program_get(dev, OCL_SOURCE_OPS, "", out);
 }
 
-infer_status ocl_program_long(infer_device *dev, const ocl_program **out)
+infer_status ocl_program_rows(infer_device *dev, const ocl_program **out)
 {
-    return ocl_program_get(dev, OCL_SOURCE_LONG, "", out);
+    return ocl_program_get(dev, OCL_SOURCE_ROWS, "", out);
+}
+
+infer_status ocl_program_sample(infer_device *dev, const ocl_program **out)
+{
+    return ocl_program_get(dev, OCL_SOURCE_SAMPLE, "", out);
 }
 
 void ocl_programs_free(infer_device *dev)

@@ -54,7 +54,7 @@ void *launch_nothing(const infer_device *dev)
 
 static infer_status program_of(infer_device *dev, launch_kernel k, const ocl_program **out)
 {
-    return launch_work[k] == LAUNCH_VECTORS ? ocl_program_long(dev, out) : ocl_program_ops(dev, out);
+    return launch_work[k] == LAUNCH_VECTORS ? ocl_program_rows(dev, out) : ocl_program_ops(dev, out);
 }
 
 int launch_ready(infer_device *dev, launch_kernel k)

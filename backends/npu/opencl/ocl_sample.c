@@ -9,7 +9,7 @@ void ocl_check_sample(infer_device *dev, const infer_op_desc *op, infer_op_answe
 {
     const ocl_program *program;
     const infer_tensor_desc *x = launch_tensor_desc(op, 0);
-    if (ocl_program_long(dev, &program)) {
+    if (ocl_program_sample(dev, &program)) {
         launch_no(a, INFER_WHY_OP, 0);
         return;
     }
@@ -20,7 +20,7 @@ void ocl_check_sample(infer_device *dev, const infer_op_desc *op, infer_op_answe
 infer_status ocl_run_sample(launch_call *c)
 {
     const ocl_program *program;
-    infer_status s = ocl_program_long(c->dev, &program);
+    infer_status s = ocl_program_sample(c->dev, &program);
     lp_sample p;
     int which[11], out = (int)c->op->n_in;
     ocl_launch l;
