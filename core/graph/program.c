@@ -45,12 +45,13 @@ static infer_status operand_of(void *user, const infer_gnode *n, infer_val v, co
     return INFER_OK;
 }
 
-/* Rows that follow the token count shrink to the bucket; the other axes stay. */
+/* Rows that follow the token count shrink to the bucket, and so do those whose logits are wanted, which are some of
+ * them; the other axes stay. */
 static void shrink(const infer_graph *g, const infer_gnode *n, uint32_t bucket, infer_tensor_desc *tensors)
 {
     for (uint32_t k = 0; k < (uint32_t)n->n_in + n->n_out; k++) {
         infer_val v = k < n->n_in ? n->in[k] : n->out[k - n->n_in];
-        if (v < 0 || g->vals[v].rows_from != INFER_COUNT_TOKENS)
+        if (v < 0 || (g->vals[v].rows_from != INFER_COUNT_TOKENS && g->vals[v].rows_from != INFER_COUNT_LOGITS))
             continue;
         int64_t rows = (int64_t)bucket * g->vals[v].rows_mul;
         if (tensors[k].shape[0] > rows)

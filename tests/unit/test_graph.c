@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "graph/compile.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
 #include "unit/ref_like.h"
@@ -642,6 +643,41 @@ static void test_rope_kv(void **state)
     }
 }
 
+static infer_status nowhere(void *user, const infer_gnode *n, infer_val v, const infer_tensor_desc *desc,
+                            infer_operand *out)
+{
+    (void)user, (void)n, (void)v, (void)desc;
+    *out = (infer_operand){0};
+    return INFER_OK;
+}
+
+/* In a program for two tokens, rows of tokens and rows whose logits are wanted are at most two. */
+static void test_bucket_rows(void **state)
+{
+    (void)state;
+    rgraph x;
+    run r;
+    infer_view_store st = {0};
+    infer_error e = {0};
+    infer_val v = chain(&x, 1);
+    infer_tensor_desc di = infer_tensor_make(INFER_FMT_I32, 1, N, 1, 1, 1), dx = f32(2, N, D, 1);
+    infer_val in[] = {v, infer_graph_value(&x.g, INFER_VAL_STEP, 512, &di, INFER_COUNT_LOGITS, 1, "rows")};
+    infer_graph_node(&x.g, INFER_OP_GATHER_ROWS, 0, in, 2, NULL, 0);
+    x.g.vals[infer_graph_out(&x.g, &dx, INFER_COUNT_LOGITS, 1, "last")].keep = 1;
+    ref_like_reset();
+    target_of(&r, &x, 1, -1, NULL);
+    compile_ok(&x, &r);
+    assert_int_equal(infer_graph_view_build(&r.c, &r.t, 0, 2, nowhere, NULL, &st, &e), INFER_OK);
+    const infer_op_desc *last = st.nodes[r.c.parts[0].count - 1].op;
+    assert_int_equal(last->op, INFER_OP_GATHER_ROWS);
+    assert_int_equal(last->tensors[0].shape[0], 2);
+    assert_int_equal(last->tensors[1].shape[0], 2);
+    assert_int_equal(last->tensors[2].shape[0], 2);
+    infer_view_free(&st);
+    infer_compiled_free(&r.c);
+    rgraph_free(&x);
+}
+
 /* A cache op that its home refuses is never moved silently: the caller learns which device. */
 static void test_cache_refused(void **state)
 {
@@ -830,10 +866,10 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),        cmocka_unit_test(test_arena),   cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_cache_refused), cmocka_unit_test(test_claims),  cmocka_unit_test(test_print),
-        cmocka_unit_test(test_rope_kv),       cmocka_unit_test(test_reasons), cmocka_unit_test(test_bad_graphs),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_random),        cmocka_unit_test(test_arena),       cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_cache_refused), cmocka_unit_test(test_claims),      cmocka_unit_test(test_print),
+        cmocka_unit_test(test_rope_kv),       cmocka_unit_test(test_bucket_rows), cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_bad_graphs),    cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }
