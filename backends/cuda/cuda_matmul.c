@@ -159,21 +159,9 @@ void cuda_check_matmul(infer_device *dev, const infer_op_desc *op, infer_op_answ
 
 infer_status cuda_run_matmul(launch_call *c)
 {
-    const infer_op_desc *op = c->op;
     launch_product m;
     launch_product_of(c, &m);
-    if (op->op != INFER_OP_LORA_EXPAND_ADD)
-        return multiply(c, &m);
-    /* y = base + t: base is the one step of an epilogue */
-    const infer_epilogue add = {.kind = INFER_EPI_RESIDUAL, .operand = 3};
-    infer_op_desc with = *op;
-    with.n_epilogue = 1;
-    with.epilogue = &add;
-    with.epilogue_size = sizeof add;
-    c->op = &with;
-    infer_status s = multiply(c, &m);
-    c->op = op;
-    return s;
+    return multiply(c, &m);
 }
 
 void cuda_check_qkv(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)

@@ -159,7 +159,7 @@ typedef struct launch_product {
     float scale;
 } launch_product;
 void launch_fill_product(const launch_call *c, const launch_product *m, lp_mm *p, int which[10]);
-/* The product that a MATMUL, MOE_MATMUL or LORA op is. */
+/* The product that a MATMUL, MOE_MATMUL or LORA op is; LORA_EXPAND_ADD's addition is its one step. */
 void launch_product_of(const launch_call *c, launch_product *m);
 /* n products of operand 0 by operands 1 and on, of one format, columns numbered through. bias: operand of the first,
  * -2: none. y: operand of the first output, or -3: rows of scratch at out[i]. */

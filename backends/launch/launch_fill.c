@@ -122,6 +122,11 @@ uint32_t launch_epilogue_prefix(const infer_op_desc *op)
 
 static void put_epilogue(const launch_call *c, lp_mm *p, int mem[LP_MAX_EPI])
 {
+    if (c->op->op == INFER_OP_LORA_EXPAND_ADD) { /* y = base + t: its own last step */
+        p->epi[p->n_epi] = (lp_epi){.kind = INFER_EPI_RESIDUAL, .t = c->t[3]};
+        mem[p->n_epi++] = 3;
+        return;
+    }
     for (uint32_t i = 0; i < c->op->n_epilogue; i++) {
         const infer_epilogue *e = launch_epilogue(c->op, i);
         if (e->kind == INFER_EPI_CONVERT || p->n_epi == LP_MAX_EPI)

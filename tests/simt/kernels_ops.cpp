@@ -18,7 +18,6 @@ using namespace attn;
 
 SIMT_KERNEL(each)
 SIMT_KERNEL(copy_bytes)
-SIMT_KERNEL(fill_bytes)
 SIMT_KERNEL(unpack_rows)
 SIMT_KERNEL(pack_rows)
 SIMT_KERNEL(concat_rows)

@@ -89,13 +89,6 @@ extern "C" __global__ void copy_bytes(const uchar *a, uchar *y, const uchar *cou
     }
 }
 
-extern "C" __global__ void fill_bytes(uchar *y, const lp_u64 off, const lp_u64 n, const lp_u32 pattern,
-                                      const lp_u32 step)
-{
-    for (lp_u64 i = blockIdx.x * (lp_u64)blockDim.x + threadIdx.x; i < n; i += (lp_u64)gridDim.x * blockDim.x)
-        y[off + i] = (uchar)(pattern >> 8 * (i % step));
-}
-
 /* Groups of 8 in any format to a plain one: COPY, and GATHER_ROWS where ids are given. */
 extern "C" __global__ void unpack_rows(const uchar *a, const uchar *idx, uchar *y, const uchar *counts,
                                        const lp_select p)

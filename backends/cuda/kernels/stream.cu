@@ -16,12 +16,6 @@
 
 #define STEP   32 /* of K, a wave's turn */
 #define WAVES  8
-#ifndef DEEP
-#define DEEP 4
-#endif
-#ifndef BLOCKS
-#define BLOCKS 2
-#endif
 #define EDGE   16 /* columns of a block */
 #define RED(R) (WAVES * (R) * EDGE)
 
@@ -62,7 +56,7 @@ template <int NT> DEV void x_of(x_lane<NT> &x, const uchar *base, const lp_tenso
 template <int NT, int W, bool QUICK>
 DEV void sums_of(const uchar *const w[W][2], const x_lane<NT> &x, int k, float d[W][NT][FRAG])
 {
-    const int AHEAD = DEEP / W; /* turns whose loads are under way together */
+    const int AHEAD = 4 / W; /* turns whose loads are under way together */
     int t = (int)threadIdx.x % 4, turns = k / STEP, first = (int)threadIdx.y;
     for (int c0 = first; c0 < turns; c0 += AHEAD * WAVES) {
         uint4 a[AHEAD][W][2], xv[AHEAD][NT][2];
@@ -138,6 +132,20 @@ template <int NT> DEV void put_sums(float *red, const float d[NT][FRAG])
     }
 }
 
+/* The waves' sums of W weights for the rows from r0 on, in red one weight after the other. */
+template <int NT, int W>
+DEV void tile_sums(float *red, const uchar *const w[W][2], const uchar *x, const lp_tensor &tx, int r0, int rows, int k)
+{
+    x_lane<NT> xl;
+    float d[W][NT][FRAG] = {};
+    x_of<NT>(xl, x, tx, r0, rows);
+    stream_sums<NT, W>(w, xl, k, d);
+    __syncthreads();
+    for (int i = 0; i < W; i++)
+        put_sums<NT>(red + i * RED(4 * NT), d[i]);
+    __syncthreads();
+}
+
 /* Sum i (row i / 16, column i % 16) over the waves, in their order. */
 template <int NT> DEV float joined(const float *red, int i)
 {
@@ -164,13 +172,7 @@ DEV void stream(const uchar *x, const uchar *w, const uchar *bias, const epi_bas
     const uchar *at_w[1][2];
     columns_at(w + p.w_off, p.w_row, c0, p.n, at_w[0]);
     for (int r0 = (int)blockIdx.y * 4 * NT; r0 < rows; r0 += (int)gridDim.y * 4 * NT) {
-        x_lane<NT> xl;
-        float d[1][NT][FRAG] = {};
-        x_of<NT>(xl, x, p.x, r0, rows);
-        stream_sums<NT, 1>(at_w, xl, p.k, d);
-        __syncthreads();
-        put_sums<NT>(red, d[0]);
-        __syncthreads();
+        tile_sums<NT, 1>(red, at_w, x, p.x, r0, rows, p.k);
         int r = r0 + me / EDGE, c = c0 + me % EDGE;
         if (me < 4 * NT * EDGE && r < rows && c < p.n)
             st(y + at(p.y, r), p.y.fmt, c, finish(p, joined<NT>(red, me), r, c, bias, e));
@@ -202,13 +204,7 @@ DEV void streams(const uchar *x, const uchar *w0, const uchar *w1, const uchar *
     columns_at(third(i, w0 + p.w_off[0], w1 + p.w_off[1], w2 + p.w_off[2]), third(i, p.w_row[0], p.w_row[1], p.w_row[2]),
                c0, n, at_w[0]);
     for (int r0 = (int)blockIdx.y * 4 * NT; r0 < rows; r0 += (int)gridDim.y * 4 * NT) {
-        x_lane<NT> xl;
-        float d[1][NT][FRAG] = {};
-        x_of<NT>(xl, x, p.x, r0, rows);
-        stream_sums<NT, 1>(at_w, xl, p.k, d);
-        __syncthreads();
-        put_sums<NT>(red, d[0]);
-        __syncthreads();
+        tile_sums<NT, 1>(red, at_w, x, p.x, r0, rows, p.k);
         int r = r0 + me / EDGE, c = c0 + me % EDGE;
         if (me < 4 * NT * EDGE && r < rows && c < n) {
             float v = joined<NT>(red, me);
@@ -228,14 +224,7 @@ DEV void streamg(const uchar *x, const uchar *w0, const uchar *w1, uchar *y, con
     columns_at(w0 + p.w_off[0], p.w_row[0], c0, p.n[0], at_w[0]);
     columns_at(w1 + p.w_off[1], p.w_row[1], c0, p.n[0], at_w[1]);
     for (int r0 = (int)blockIdx.y * 4 * NT; r0 < rows; r0 += (int)gridDim.y * 4 * NT) {
-        x_lane<NT> xl;
-        float d[2][NT][FRAG] = {};
-        x_of<NT>(xl, x, p.x, r0, rows);
-        stream_sums<NT, 2>(at_w, xl, p.k, d);
-        __syncthreads();
-        put_sums<NT>(red, d[0]);
-        put_sums<NT>(red + RED(4 * NT), d[1]);
-        __syncthreads();
+        tile_sums<NT, 2>(red, at_w, x, p.x, r0, rows, p.k);
         int r = r0 + me / EDGE, c = c0 + me % EDGE;
         if (me < 4 * NT * EDGE && r < rows && c < p.n[0])
             st(y + at(p.y[0], r), p.y[0].fmt, c,
@@ -244,7 +233,7 @@ DEV void streamg(const uchar *x, const uchar *w0, const uchar *w1, uchar *y, con
 }
 
 #define STREAM(N)                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                               \
         stream##N##_bf16(const uchar *x, const uchar *w, const uchar *, const uchar *bias, const uchar *e0,            \
                          const uchar *e1, const uchar *e2, const uchar *e3, uchar *y, const uchar *counts,             \
                          const lp_mm p)                                                                                \
@@ -252,14 +241,14 @@ DEV void streamg(const uchar *x, const uchar *w0, const uchar *w1, uchar *y, con
         epi_bases e = {{e0, e1, e2, e3}};                                                                              \
         stream<N / 4>(x, w, bias, e, y, counts, p);                                                                    \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                               \
         streams##N##_bf16(const uchar *x, const uchar *w0, const uchar *w1, const uchar *w2, const uchar *b0,          \
                           const uchar *b1, const uchar *b2, uchar *y0, uchar *y1, uchar *y2, const uchar *counts,      \
                           const lp_mms p)                                                                              \
     {                                                                                                                  \
         streams<N / 4>(x, w0, w1, w2, b0, b1, b2, y0, y1, y2, counts, p);                                              \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                               \
         streamg##N##_bf16(const uchar *x, const uchar *w0, const uchar *w1, const uchar *, const uchar *,              \
                           const uchar *, const uchar *, uchar *y0, uchar *, uchar *, const uchar *counts,              \
                           const lp_mms p)                                                                              \

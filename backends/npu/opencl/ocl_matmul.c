@@ -76,12 +76,11 @@ static infer_status multiply(launch_call *c, const launch_product *m)
     return ocl_emit(c, &l, (n + columns - 1) / columns, (rows + each - 1) / each, 1, t->mv_lanes * t->mv_columns, 1);
 }
 
-/* Up to three products of operand 0, in one launch: weights first .. first + n - 1 of one format and K. */
-static int joins(const infer_device *dev, const infer_op_desc *op, uint32_t first, uint32_t n)
+/* Whether the n weights from operand 1 on go in one launch: of one format, met by few rows. */
+static int joins(const infer_device *dev, const infer_op_desc *op, uint32_t n)
 {
-    const infer_tensor_desc *w = launch_tensor_desc(op, first);
-    for (uint32_t i = 1; i < n; i++)
-        if (launch_tensor_desc(op, first + i)->format != w->format)
+    for (uint32_t i = 2; i <= n; i++)
+        if (launch_tensor_desc(op, i)->format != launch_tensor_desc(op, 1)->format)
             return 0;
     return dev->tune->mv_lanes > 1 && !(dev->tune->tile && launch_tensor_desc(op, 0)->shape[0] >= dev->tune->tile_from);
 }
@@ -124,21 +123,9 @@ void ocl_check_matmul(infer_device *dev, const infer_op_desc *op, infer_op_answe
 
 infer_status ocl_run_matmul(launch_call *c)
 {
-    const infer_op_desc *op = c->op;
     launch_product m;
     launch_product_of(c, &m);
-    if (op->op != INFER_OP_LORA_EXPAND_ADD)
-        return multiply(c, &m);
-    /* y = base + t: base is the one step of an epilogue */
-    const infer_epilogue add = {.kind = INFER_EPI_RESIDUAL, .operand = 3};
-    infer_op_desc with = *op;
-    with.n_epilogue = 1;
-    with.epilogue = &add;
-    with.epilogue_size = sizeof add;
-    c->op = &with;
-    infer_status s = multiply(c, &m);
-    c->op = op;
-    return s;
+    return multiply(c, &m);
 }
 
 /* ---- Several products
@@ -157,7 +144,7 @@ void ocl_check_qkv(infer_device *dev, const infer_op_desc *op, infer_op_answer *
 infer_status ocl_run_qkv(launch_call *c)
 {
     infer_status s = INFER_OK;
-    if (joins(c->dev, c->op, 1, 3))
+    if (joins(c->dev, c->op, 3))
         return multiply_joined(c, 3, 4, (int)c->op->n_in, NULL);
     for (int i = 0; i < 3 && !s; i++) {
         int bias = 4 + i;
@@ -209,7 +196,7 @@ infer_status ocl_run_gated_mlp(launch_call *c)
     infer_status s = ocl_program_ops(c->dev, &program);
     if (s)
         return s;
-    if (joins(c->dev, op, 1, 2)) {
+    if (joins(c->dev, op, 2)) {
         s = multiply_joined(c, 2, -2, -3, (const lp_tensor[]){gate, up});
     } else {
         s = multiply(c, &first);

@@ -138,6 +138,27 @@ float mac8(float8 a, float8 b, float s)
 #define TAIL(R)
 #endif
 
+/* A lane's sums over its groups of columns row[..] by rows xr[..], brought to red; then r and column are what the lane
+ * stores, red[r][mine] its terms. */
+#define SUMS(R)                                                                                                        \
+    float s[R][CI];                                                                                                    \
+    for (int r = 0; r < R; r++)                                                                                        \
+        for (int c = 0; c < CI; c++)                                                                                   \
+            s[r][c] = 0;                                                                                               \
+    if (have) {                                                                                                        \
+        _Pragma("unroll 4") for (int g = lane; g < whole; g += LK)                                                     \
+        {                                                                                                              \
+            STEP(R)                                                                                                    \
+        }                                                                                                              \
+    }                                                                                                                  \
+    TAIL(R)                                                                                                            \
+    for (int r = 0; r < R; r++)                                                                                        \
+        for (int c = 0; c < CI; c++)                                                                                   \
+            red[r][c0 + c][lane] = s[r][c];                                                                            \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                                                      \
+    int me = get_local_id(0) % LK, r = me / CI, mine = get_local_id(0) / LK * CI + me % CI;                            \
+    int column = (int)get_group_id(0) * (LC * CI) + mine;
+
 /* CI columns a lane, so that loads of several are under way. Lane r of a column's joins and stores row r. */
 #define MV(NAME, R)                                                                                                    \
     __kernel void NAME(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias, const G uchar *e0, \
@@ -155,23 +176,7 @@ float mac8(float8 a, float8 b, float s)
         w += p.w_off + (have ? expert : 0) * p.w_expert;                                                               \
         for (int c = 0; c < CI; c++)                                                                                   \
             row[c] = w + min((int)get_group_id(0) * (LC * CI) + c0 + c, p.n - 1) * p.w_row;                            \
-        float s[R][CI];                                                                                                \
-        for (int r = 0; r < R; r++)                                                                                    \
-            for (int c = 0; c < CI; c++)                                                                               \
-                s[r][c] = 0;                                                                                           \
-        if (have) {                                                                                                    \
-            _Pragma("unroll 4") for (int g = lane; g < whole; g += LK)                                                 \
-            {                                                                                                          \
-                STEP(R)                                                                                                \
-            }                                                                                                          \
-        }                                                                                                              \
-        TAIL(R)                                                                                                        \
-        for (int r = 0; r < R; r++)                                                                                    \
-            for (int c = 0; c < CI; c++)                                                                               \
-                red[r][c0 + c][lane] = s[r][c];                                                                        \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                                                  \
-        int me = get_local_id(0) % LK, r = me / CI, mine = get_local_id(0) / LK * CI + me % CI;                        \
-        int column = (int)get_group_id(0) * (LC * CI) + mine;                                                          \
+        SUMS(R)                                                                                                        \
         if (r < m && column < p.n) {                                                                                   \
             float16 v = vload16(0, red[r][mine]) + vload16(1, red[r][mine]);                                           \
             st(y + at(&p.y, r0 + r), p.y.fmt, column,                                                                  \
@@ -210,23 +215,7 @@ int weight_of(const lp_mms *p, int *c)
             int column = min((int)get_group_id(0) * (LC * CI) + c0 + c, n - 1), i = weight_of(&p, &column);            \
             row[c] = (i == 0 ? w0 : i == 1 ? w1 : w2) + p.w_off[i] + column * p.w_row[i];                              \
         }                                                                                                              \
-        float s[R][CI];                                                                                                \
-        for (int r = 0; r < R; r++)                                                                                    \
-            for (int c = 0; c < CI; c++)                                                                               \
-                s[r][c] = 0;                                                                                           \
-        if (have) {                                                                                                    \
-            _Pragma("unroll 4") for (int g = lane; g < whole; g += LK)                                                 \
-            {                                                                                                          \
-                STEP(R)                                                                                                \
-            }                                                                                                          \
-        }                                                                                                              \
-        TAIL(R)                                                                                                        \
-        for (int r = 0; r < R; r++)                                                                                    \
-            for (int c = 0; c < CI; c++)                                                                               \
-                red[r][c0 + c][lane] = s[r][c];                                                                        \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                                                  \
-        int me = get_local_id(0) % LK, r = me / CI, mine = get_local_id(0) / LK * CI + me % CI;                        \
-        int column = (int)get_group_id(0) * (LC * CI) + mine;                                                          \
+        SUMS(R)                                                                                                        \
         if (r < m && column < n) {                                                                                     \
             int i = weight_of(&p, &column);                                                                            \
             float16 v = vload16(0, red[r][mine]) + vload16(1, red[r][mine]);                                           \
