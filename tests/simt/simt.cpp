@@ -52,6 +52,17 @@ static wave waves[max_threads / SIMT_WAVE];
 static unsigned char *stacks;
 static fiber *now;
 static int n_threads, at_barrier;
+
+/* Threads that yield stay READY; so many yields in a row and nobody moves. */
+static const long max_idle = 4 << 20;
+static long idle;
+
+static const int max_parts = 16;
+struct part {
+    int arrived, n;
+    uint32_t turn;
+};
+static part parts[max_parts];
 #if defined(__x86_64__)
 static void *main_sp;
 #else
@@ -192,10 +203,41 @@ const unsigned char *exchange(const void *mine, size_t n, int line)
     return slot;
 }
 
+void yield(int line)
+{
+    now->line = line;
+    if (++idle > max_idle)
+        fail("waits for what no thread writes", now);
+    leave(0);
+}
+
+void moved()
+{
+    idle = 0;
+}
+
+void part_barrier(int id, int n, int line)
+{
+    part *p = &parts[id];
+    uint32_t turn = p->turn;
+    if (id < 1 || id >= max_parts || (p->arrived && p->n != n))
+        fail("a barrier of another number of threads", now);
+    p->n = n;
+    if (++p->arrived == n) {
+        p->arrived = 0;
+        p->turn++;
+        idle = 0;
+    }
+    while (p->turn == turn)
+        yield(line);
+}
+
 static void run_block()
 {
     block_number++;
     at_barrier = 0;
+    idle = 0;
+    memset(parts, 0, sizeof parts);
     memset(waves, 0, sizeof waves);
     for (int i = 0; i < n_threads; i++)
         prepare(&fibers[i]);

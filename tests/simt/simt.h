@@ -67,6 +67,12 @@ void barrier(int line);
 /* Every thread of the wave publishes n bytes (at most 64) and sees all of them, the bytes of lane l at 64 * l, until
  * its next exchange. */
 const unsigned char *exchange(const void *mine, size_t n, int line);
+/* Lets the other threads run: of a thread that waits for what one of them writes. */
+void yield(int line);
+/* Something that threads wait for has come about. */
+void moved();
+/* A barrier of n threads of the block, by number. */
+void part_barrier(int id, int n, int line);
 /* Fills memory with NaN. */
 void poison(void *p, size_t bytes);
 extern uint64_t block_number; /* of the running block, among all of the process */

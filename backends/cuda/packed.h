@@ -1,0 +1,43 @@
+/* How weights lie in device memory where kernels of sm_90 read them (infer_weight_plan's layout CUDA_LAYOUT_PACKED):
+ * for host and kernels. Made at load by kernels/pack.cu.
+ *
+ * A matrix [N][K] is ceil(N / 16) panels of 16 rows, rows beyond N zero; matrices of experts follow each other. A panel
+ * is ceil(K / unit) steps in K's order, elements beyond K zero, each PACKED_STEP bytes: what a bulk copy brings in one
+ * piece, and a multiple of 16. So a panel is contiguous, and a run of its steps is.
+ *
+ * Lane 4 g + t of a wave has rows g and g + 8 in the A fragment of m16n8k16: four numbers a row of 16 elements, as
+ * pairs (2 t, 2 t + 1) and (2 t + 8, 2 t + 9). Of 32 elements those are pairs P0 P1 (the first 16) and P2 P3.
+ *
+ *   BF16 F16   unit 64: rows 0 to 7, then 8 to 15, each 8 lines of 128 bytes; 16-byte piece c of line r lies at piece
+ *              c ^ r. That is the shared-memory layout "K-major, 128-byte swizzle" of wgmma, and free of bank conflicts
+ *              for ldmatrix.
+ *   F8_E4M3    the same, unit 128
+ *   Q8_0       unit 64: two blocks of 512 bytes of codes, the lane's 16: row g P0 P1 P2 P3, row g + 8 the same; each
+ *              code + 128. Then scales, f16: of g: block 0 rows g, g + 8, block 1 rows g, g + 8.
+ *   Q4_0       unit 64: the lane's 16 bytes of codes: words of block 0 row g, row g + 8, block 1 row g, row g + 8.
+ * Nibble i of a word is the first of P_i, nibble 4 + i the second. Then scales as Q8_0's. Q4_1       the same, then
+ * minima as the scales Q4_K       unit 256: codes of four times 64 elements as Q4_0's, 512 bytes each. Then for each of
+ * the four, 8 bytes of g: row g scale and minimum of its first 32 elements, of its second, row g + 8 the same. Then of
+ * each of the 16 rows d and dmin, f16. Q6_K       unit 256: low nibbles as Q4_K's codes. Then for each of the four, 8
+ * bytes of the lane: words of block 0 and block 1; bits 2 i of the word's half h are of the first of row h's P_i, bits
+ * 2 i + 8 of the second. Then for each of the four, 8 bytes of g: scales, of row g's four 16 elements, of row g + 8's.
+ * Then of each row d, f16. SPDX-License-Identifier: Apache-2.0 */
+#ifndef CUDA_PACKED_H
+#define CUDA_PACKED_H
+
+#define CUDA_LAYOUT_PACKED 0x43550001u
+
+#define PACKED_ROWS 16
+
+/* X(id, elements of a step, its bytes) */
+#define PACKED_FORMATS(X)                                                                                              \
+    X(BF16, 64, 2048)                                                                                                  \
+    X(F16, 64, 2048)                                                                                                   \
+    X(F8_E4M3, 128, 2048)                                                                                              \
+    X(Q8_0, 64, 1088)                                                                                                  \
+    X(Q4_0, 64, 576)                                                                                                   \
+    X(Q4_1, 64, 640)                                                                                                   \
+    X(Q4_K, 256, 2368)                                                                                                 \
+    X(Q6_K, 256, 3360)
+
+#endif
