@@ -43,6 +43,24 @@ typedef struct cuda_ring {
     uint8_t busy[CUDA_SEGMENTS];
 } cuda_ring;
 
+/* What a stream of weights goes through (cuda_weight.c): two lanes, each a stream with pinned and device memory for a
+ * batch of rows, so that a batch is filled while the other is copied and packed. A lane is free when its event is
+ * complete. */
+typedef struct cuda_lane {
+    cu_stream stream;
+    cu_event done;
+    uint8_t *pinned;
+    cu_deviceptr rows;
+    int busy;
+} cuda_lane;
+
+enum { CUDA_LANES = 2 };
+typedef struct cuda_packer {
+    struct cuda_packer *next; /* of those that no weight uses */
+    uint64_t bytes;           /* of a lane */
+    cuda_lane lanes[CUDA_LANES];
+} cuda_packer;
+
 /* ---- Objects ---- */
 
 /* 64 timelines' words in one page of pinned memory, a cache line each. */
@@ -90,8 +108,10 @@ struct infer_device {
     _Atomic infer_status failed; /* a failure of device radius or more */
     atomic_flag has_cause;
     char cause[200];    /* what failed, once `failed` is set */
-    pthread_mutex_t mu; /* of words */
+    pthread_mutex_t mu; /* of words and packers */
     cuda_words *words;
+    cuda_packer *packers;
+    int packed; /* weights are packed where they can be */
 };
 
 struct infer_buffer {
@@ -212,6 +232,19 @@ infer_status cuda_queue_state(infer_queue *q);
 int cuda_queue_release(infer_queue *q);
 /* Between two looks at something that started at start_ns: returns at once, or sleeps for at most left_ns. */
 void cuda_pause(const infer_host *host, uint64_t start_ns, uint64_t left_ns);
+
+/* ---- cuda_weight.c ---- */
+
+/* Whether this device packs weights of a format, and has the kernels that read them. */
+int cuda_packs(const infer_device *dev, infer_format f);
+infer_status cuda_weight_plan(infer_device *dev, const infer_weight_desc *desc, infer_weight_plan *out);
+infer_status cuda_weight_begin(infer_device *dev, const infer_weight_desc *desc, const infer_weight_plan *plan,
+                               const infer_range *dst, infer_weight **out);
+infer_status cuda_weight_append(infer_weight *w, uint32_t plane, const void *data, uint64_t bytes);
+infer_status cuda_weight_finish(infer_weight *w);
+void cuda_weight_destroy(infer_weight *w);
+/* Frees what weights went through; none is under way. */
+void cuda_packers_free(infer_device *dev);
 
 /* ---- cuda_ops.c ---- */
 

@@ -56,6 +56,8 @@ infer_status cuda_dev_open(const infer_host *host, uint32_t index, infer_device 
     dev->id = id;
     dev->index = index;
     dev->capture.dev = dev;
+    const char *packed = host->config_get(host->ctx, "packed");
+    dev->packed = packed && !strcmp(packed, "1");
     pthread_mutex_init(&dev->mu, NULL);
     facts(dev);
     infer_status s = cuda_status(dev, cu->PrimaryCtxRetain(&dev->context, id), INFER_E_NO_DEVICE, "make a context");
@@ -95,6 +97,7 @@ void cuda_dev_close(infer_device *dev)
     pthread_mutex_unlock(&open_mu);
     cuda_enter(dev);
     cuda_words_free(dev);
+    cuda_packers_free(dev);
     cuda_kernels_unload(dev);
     (void)dev->cu->StreamDestroy(dev->capture.stream);
     (void)dev->cu->PrimaryCtxRelease(dev->id);

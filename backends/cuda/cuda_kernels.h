@@ -14,6 +14,7 @@
     X(matvec_plain)                                                                                                    \
     X(matvec_super)                                                                                                    \
     X(moe)                                                                                                             \
+    X(pack)                                                                                                            \
     X(rows)                                                                                                            \
     X(sample)                                                                                                          \
     X(stream)                                                                                                          \
@@ -57,6 +58,12 @@
     X(kv, kv_move)                                                                                                     \
     X(kv, state_copy)                                                                                                  \
     X(moe, moe_route)                                                                                                  \
+    X(pack, pack_lines)                                                                                                \
+    X(pack, pack_q8_0)                                                                                                 \
+    X(pack, pack_q4_0)                                                                                                 \
+    X(pack, pack_q4_1)                                                                                                 \
+    X(pack, pack_q4_k)                                                                                                 \
+    X(pack, pack_q6_k)                                                                                                 \
     X(rows, norm_rows)                                                                                                 \
     X(rows, softmax)                                                                                                   \
     X(rows, argmax)                                                                                                    \

@@ -107,6 +107,14 @@ int launch_ready(infer_device *dev, launch_kernel k)
     return dev->kernels[kernel_of[k]] != NULL;
 }
 
+int launch_reads(const infer_device *dev, const infer_op_desc *op, uint32_t i)
+{
+    (void)dev;
+    (void)op;
+    (void)i;
+    return 0; /* no kernel yet for CUDA_LAYOUT_PACKED */
+}
+
 /* Threads of a block for `items` of them: whole waves, no more than needed. */
 static uint32_t threads_for(int64_t items, uint32_t most)
 {

@@ -1,9 +1,12 @@
-/* How weights lie in device memory where kernels of sm_90 read them (infer_weight_plan's layout CUDA_LAYOUT_PACKED):
+/* clang-format off: the list stays a list. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How weights lie in device memory where kernels of sm_90 read them (infer_weight_plan's layout CUDA_LAYOUT_PACKED):
  * for host and kernels. Made at load by kernels/pack.cu.
  *
  * A matrix [N][K] is ceil(N / 16) panels of 16 rows, rows beyond N zero; matrices of experts follow each other. A panel
- * is ceil(K / unit) steps in K's order, elements beyond K zero, each PACKED_STEP bytes: what a bulk copy brings in one
- * piece, and a multiple of 16. So a panel is contiguous, and a run of its steps is.
+ * is ceil(K / unit) steps in K's order, elements beyond K zero, each packed_step bytes: what a bulk copy brings in one
+ * piece, and a multiple of 16. So a panel is contiguous, and a run of its steps is. Zero is the code that means it,
+ * with a scale of 0.
  *
  * Lane 4 g + t of a wave has rows g and g + 8 in the A fragment of m16n8k16: four numbers a row of 16 elements, as
  * pairs (2 t, 2 t + 1) and (2 t + 8, 2 t + 9). Of 32 elements those are pairs P0 P1 (the first 16) and P2 P3.
@@ -15,15 +18,23 @@
  *   Q8_0       unit 64: two blocks of 512 bytes of codes, the lane's 16: row g P0 P1 P2 P3, row g + 8 the same; each
  *              code + 128. Then scales, f16: of g: block 0 rows g, g + 8, block 1 rows g, g + 8.
  *   Q4_0       unit 64: the lane's 16 bytes of codes: words of block 0 row g, row g + 8, block 1 row g, row g + 8.
- * Nibble i of a word is the first of P_i, nibble 4 + i the second. Then scales as Q8_0's. Q4_1       the same, then
- * minima as the scales Q4_K       unit 256: codes of four times 64 elements as Q4_0's, 512 bytes each. Then for each of
- * the four, 8 bytes of g: row g scale and minimum of its first 32 elements, of its second, row g + 8 the same. Then of
- * each of the 16 rows d and dmin, f16. Q6_K       unit 256: low nibbles as Q4_K's codes. Then for each of the four, 8
- * bytes of the lane: words of block 0 and block 1; bits 2 i of the word's half h are of the first of row h's P_i, bits
- * 2 i + 8 of the second. Then for each of the four, 8 bytes of g: scales, of row g's four 16 elements, of row g + 8's.
- * Then of each row d, f16. SPDX-License-Identifier: Apache-2.0 */
+ *              Nibble i of a word is the first of P_i, nibble 4 + i the second. Then scales as Q8_0's.
+ *   Q4_1       the same, then minima as the scales
+ *   Q4_K       unit 256: codes of four times 64 elements as Q4_0's, 512 bytes each. Then for each of the four, 8 bytes
+ *              of g: row g scale and minimum of its first 32 elements, of its second, row g + 8 the same. Then of each
+ *              of the 16 rows d and dmin, f16.
+ *   Q6_K       unit 256: low nibbles as Q4_K's codes. Then for each of the four, 8 bytes of the lane: words of block 0
+ *              and block 1; bits 2 i of the word's half h are of the first of row h's P_i, bits 2 i + 8 of the second.
+ *              Then for each of the four, 8 bytes of g: scales, of row g's four 16 elements, of row g + 8's. Then of
+ *              each row d, f16.
+ */
+/* clang-format on */
 #ifndef CUDA_PACKED_H
 #define CUDA_PACKED_H
+
+#include <stdint.h>
+
+#include <infer/quant.h>
 
 #define CUDA_LAYOUT_PACKED 0x43550001u
 
@@ -39,5 +50,67 @@
     X(Q4_1, 64, 640)                                                                                                   \
     X(Q4_K, 256, 2368)                                                                                                 \
     X(Q6_K, 256, 3360)
+
+#if defined(__CUDACC__)
+#define PACKED_FN static __host__ __device__ __forceinline__
+#else
+#define PACKED_FN static inline
+#endif
+
+/* Elements of a step; 0: no packed format. */
+PACKED_FN int32_t packed_unit(infer_format f)
+{
+    switch (f) {
+#define X(id, unit, bytes)                                                                                             \
+    case INFER_FMT_##id:                                                                                               \
+        return unit;
+        PACKED_FORMATS(X)
+#undef X
+    default:
+        return 0;
+    }
+}
+
+/* Bytes of a step; 0: no packed format. */
+PACKED_FN int32_t packed_step(infer_format f)
+{
+    switch (f) {
+#define X(id, unit, bytes)                                                                                             \
+    case INFER_FMT_##id:                                                                                               \
+        return bytes;
+        PACKED_FORMATS(X)
+#undef X
+    default:
+        return 0;
+    }
+}
+
+PACKED_FN int64_t packed_panels(int64_t n)
+{
+    return n / PACKED_ROWS + (n % PACKED_ROWS != 0);
+}
+
+/* The rest of packed formats only. */
+PACKED_FN int64_t packed_steps(infer_format f, int64_t k)
+{
+    return k / packed_unit(f) + (k % packed_unit(f) != 0);
+}
+
+PACKED_FN uint64_t packed_panel_bytes(infer_format f, int64_t k)
+{
+    return (uint64_t)packed_steps(f, k) * (uint64_t)packed_step(f);
+}
+
+/* Of a matrix; n and k below 2^31, so that it is below 2^64. */
+PACKED_FN uint64_t packed_bytes(infer_format f, int64_t n, int64_t k)
+{
+    return (uint64_t)packed_panels(n) * packed_panel_bytes(f, k);
+}
+
+/* What a kernel of pack.cu is told: rows, from the first of a panel on, of which the last panel may have fewer. */
+typedef struct packed_job {
+    int64_t row_bytes; /* of the source, rows dense */
+    int32_t rows, steps;
+} packed_job;
 
 #endif

@@ -179,6 +179,8 @@ void *launch_memory(const infer_buffer *buf);
 void *launch_nothing(const infer_device *dev);
 /* Whether a kernel is there; builds it where it is built at run time. [query] */
 int launch_ready(infer_device *dev, launch_kernel k);
+/* Whether there are kernels for an op that read operand i in the private layout that its descriptor names. */
+int launch_reads(const infer_device *dev, const infer_op_desc *op, uint32_t i);
 /* Enqueues or records a launch: operands which[0 .. n), as launch_operands reads them, then the block. */
 infer_status launch_emit(launch_call *c, launch_kernel k, const int *which, uint32_t n, const void *params,
                          uint32_t bytes, int64_t s0, int64_t s1, int64_t s2);

@@ -141,10 +141,34 @@ static int fits(const infer_tensor_desc *t)
     return 1;
 }
 
+/* The host's check, which knows no layout but the canonical: an operand passes in another where its reader is there. */
+static int check_op(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
+{
+    const infer_host *host = launch_host(dev);
+    const uint32_t n = op->n_in + op->n_out;
+    infer_tensor_desc t[INFER_OP_MAX_OPERANDS] = {0};
+    infer_op_desc as = *op;
+    for (uint32_t i = 0; i < n && n <= INFER_OP_MAX_OPERANDS; i++) {
+        memcpy(&t[i], launch_tensor_desc(op, i), op->tensor_size < sizeof *t ? op->tensor_size : sizeof *t);
+        if (t[i].layout == INFER_LAYOUT_CANONICAL || !launch_present(op, i))
+            continue;
+        if (!launch_reads(dev, op, i)) {
+            launch_no(a, INFER_WHY_LAYOUT, i);
+            return 0;
+        }
+        t[i].layout = INFER_LAYOUT_CANONICAL;
+        as.tensors = t;
+        as.tensor_size = sizeof *t;
+    }
+    infer_status s = host->op_check(host->ctx, &as);
+    if (s)
+        launch_no(a, s == INFER_E_UNSUPPORTED ? INFER_WHY_FORMAT : INFER_WHY_SHAPE, 0);
+    return !s;
+}
+
 static void answer(infer_device *dev, const launch_op *table, uint32_t align, const infer_op_desc *op,
                    infer_op_answer *a)
 {
-    const infer_host *host = launch_host(dev);
     if (op->op >= INFER_OP_COUNT || !table[op->op].check) {
         launch_no(a, INFER_WHY_OP, 0);
         return;
@@ -153,11 +177,8 @@ static void answer(infer_device *dev, const launch_op *table, uint32_t align, co
         launch_no(a, INFER_WHY_UNKNOWN_BITS, 0);
         return;
     }
-    infer_status s = host->op_check(host->ctx, op);
-    if (s) {
-        launch_no(a, s == INFER_E_UNSUPPORTED ? INFER_WHY_FORMAT : INFER_WHY_SHAPE, 0);
+    if (!check_op(dev, op, a))
         return;
-    }
     for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
         if (!launch_present(op, i))
             continue;

@@ -13,12 +13,15 @@
 #include "cuda.h"
 #include "hal/hal.h"
 #include "ops/ops.h"
+#include "packed.h"
+#include "quant/quant.h"
 
 #define SECOND 1000000000u
 
 enum { ROWS = 6, WIDTH = 40, BYTES = ROWS * WIDTH * 4 };
 
 static char driver[512];
+static const char *packed; /* the setting */
 static void (*configure)(const char *text);
 static void (*counts_of)(unsigned *graphs, unsigned *kernels);
 
@@ -26,7 +29,7 @@ static const char *config(void *user, const char *backend, const char *key)
 {
     (void)user;
     (void)backend;
-    return !strcmp(key, "driver") ? driver : NULL;
+    return !strcmp(key, "driver") ? driver : !strcmp(key, "packed") ? packed : NULL;
 }
 
 /* A device through the core, with a queue of the test's own beside the core's. */
@@ -488,6 +491,217 @@ static void test_refused(void **state)
     infer_hal_destroy(hal);
 }
 
+/* ---- Packed weights ------------------------------------------------------------------------------------------------
+ */
+
+static infer_weight_desc weight_desc(infer_format f, int64_t n, int64_t k)
+{
+    return (infer_weight_desc){.struct_size = sizeof(infer_weight_desc),
+                               .quant.format = f,
+                               .rank = 2,
+                               .use = INFER_OP_MATMUL,
+                               .shape = {n, k}};
+}
+
+static infer_weight_plan weight_plan(const rig *r, const infer_weight_desc *d, infer_status want)
+{
+    infer_weight_plan p = {.struct_size = sizeof(p)};
+    assert_int_equal(r->ops->weight_plan(r->h[0], d, &p), want);
+    return p;
+}
+
+/* The image by pieces of that many bytes. */
+static uint8_t *image_of(rig *r, const infer_weight_desc *d, const uint8_t *rows, uint64_t bytes, uint64_t piece,
+                         uint64_t *image_bytes)
+{
+    infer_weight *w = NULL;
+    infer_weight_plan p = weight_plan(r, d, INFER_OK);
+    infer_buffer *b = buffer(r, 0, p.packed_bytes + 512);
+    const infer_range all = {b, 0, p.packed_bytes + 512}, dst = {b, 256, p.packed_bytes};
+    uint8_t *out = malloc(p.packed_bytes + 512);
+    assert_non_null(out);
+    assert_int_equal(p.layout, CUDA_LAYOUT_PACKED);
+    assert_int_equal(r->ops->cmd_fill(r->q[0], &all, 0x6B, 1), INFER_OK);
+    assert_int_equal(settle(r, 0), INFER_OK);
+    assert_int_equal(r->ops->weight_begin(r->h[0], d, &p, &dst, &w), INFER_OK);
+    for (uint64_t at = 0; at < bytes; at += piece) {
+        uint64_t n = bytes - at < piece ? bytes - at : piece;
+        uint8_t *own = malloc(n); /* read during the call */
+        assert_non_null(own);
+        memcpy(own, rows + at, n);
+        assert_int_equal(r->ops->weight_append(w, 0, own, n), INFER_OK);
+        memset(own, 0, n);
+        free(own);
+    }
+    assert_int_equal(r->ops->weight_finish(w), INFER_OK);
+    r->ops->weight_destroy(w);
+    get(r, 0, b, out, p.packed_bytes + 512);
+    for (int i = 0; i < 256; i++)
+        assert_true(out[i] == 0x6B && out[256 + p.packed_bytes + (uint64_t)i] == 0x6B);
+    memmove(out, out + 256, p.packed_bytes);
+    r->ops->buf_free(r->h[0], b);
+    *image_bytes = p.packed_bytes;
+    return out;
+}
+
+/* Pieces that end anywhere give the same image; of more than one batch too. What the kernels make of rows is
+ * tests/simt's to show. */
+static void test_weight_pieces(void **state)
+{
+    (void)state;
+    static const struct {
+        infer_format f;
+        int64_t n, k;
+        uint64_t pieces[3];
+    } cases[] = {
+        {INFER_FMT_BF16, 37, 72, {1, 7, 4097}},           {INFER_FMT_F16, 5, 333, {1, 7, 4097}},
+        {INFER_FMT_F8_E4M3, 33, 131, {1, 7, 4097}},       {INFER_FMT_Q8_0, 37, 96, {1, 7, 4097}},
+        {INFER_FMT_Q4_0, 16, 96, {1, 7, 4097}},           {INFER_FMT_Q4_1, 50, 32, {1, 7, 4097}},
+        {INFER_FMT_Q4_K, 37, 512, {1, 7, 4097}},          {INFER_FMT_Q6_K, 17, 256, {1, 7, 4097}},
+        {INFER_FMT_BF16, 100, 24576, {4097, 1 << 20, 1}}, /* five batches of 2 MiB */
+        {INFER_FMT_BF16, 18, 81920, {4097, 40000, 1}},    /* panels larger than that */
+    };
+    rig r;
+    packed = "1";
+    rig_open(&r, "");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint64_t bytes, size = 0, x = i;
+        infer_weight_desc d = weight_desc(cases[i].f, cases[i].n, cases[i].k);
+        assert_int_equal(infer_format_bytes(cases[i].f, (uint64_t)(cases[i].n * cases[i].k), &bytes), INFER_OK);
+        uint8_t *rows = malloc(bytes);
+        assert_non_null(rows);
+        for (uint64_t b = 0; b < bytes; b++)
+            rows[b] = (uint8_t)((x = x * 6364136223846793005u + 1442695040888963407u) >> 56);
+        uint8_t *whole = image_of(&r, &d, rows, bytes, bytes, &size);
+        assert_int_equal(size, packed_bytes(cases[i].f, cases[i].n, cases[i].k));
+        for (int p = 0; p < 3; p++) {
+            if (cases[i].pieces[p] == 1 && bytes > 100000)
+                continue;
+            uint8_t *cut = image_of(&r, &d, rows, bytes, cases[i].pieces[p], &size);
+            if (memcmp(whole, cut, size))
+                fail_msg("case %zu: pieces of %llu bytes give another image", i,
+                         (unsigned long long)cases[i].pieces[p]);
+            free(cut);
+        }
+        free(whole);
+        free(rows);
+    }
+    rig_close(&r);
+    packed = NULL;
+}
+
+/* What stays canonical; streams that end early, late or in the middle; an op that cannot read what is packed. */
+static void test_weight_refused(void **state)
+{
+    (void)state;
+    static const uint8_t zero[1024];
+    rig r;
+    rig_open(&r, "");
+    infer_weight_desc d = weight_desc(INFER_FMT_Q8_0, 20, 64);
+    weight_plan(&r, &d, INFER_E_UNSUPPORTED); /* by the setting */
+    rig_close(&r);
+    packed = "1";
+    rig_open(&r, "");
+    infer_weight_plan p = weight_plan(&r, &d, INFER_OK);
+    d.use = INFER_OP_GATHER_ROWS;
+    weight_plan(&r, &d, INFER_E_UNSUPPORTED);
+    d.use = INFER_OP_QKV;
+    d.rank = 3;
+    weight_plan(&r, &d, INFER_E_UNSUPPORTED);
+    d = weight_desc(INFER_FMT_Q8_0, 20, 80);
+    weight_plan(&r, &d, INFER_E_UNSUPPORTED);
+    d = weight_desc(INFER_FMT_Q5_K, 20, 256);
+    weight_plan(&r, &d, INFER_E_UNSUPPORTED);
+    d = weight_desc(INFER_FMT_F8_E4M3, 20, 64);
+    d.quant.scale_format = INFER_FMT_F32;
+    weight_plan(&r, &d, INFER_E_UNSUPPORTED);
+    d = weight_desc(INFER_FMT_BF16, (int64_t)1 << 31, 64);
+    weight_plan(&r, &d, INFER_E_UNSUPPORTED);
+    d = weight_desc(INFER_FMT_Q8_0, 80, 128);
+    d.shard = (infer_shard){.axis = 1, .first = 1, .count = 1, .of = 2};
+    p = weight_plan(&r, &d, INFER_OK);
+    assert_int_equal(p.packed_bytes, packed_bytes(INFER_FMT_Q8_0, 80, 64));
+
+    d = weight_desc(INFER_FMT_Q8_0, 20, 64);
+    p = weight_plan(&r, &d, INFER_OK);
+    infer_buffer *b = buffer(&r, 0, p.packed_bytes);
+    infer_range dst = {b, 0, p.packed_bytes};
+    infer_weight *w = NULL;
+    assert_int_equal(r.ops->weight_begin(r.h[0], &d, &p, &dst, &w), INFER_OK);
+    assert_int_equal(r.ops->weight_append(w, 0, zero, 1000), INFER_OK);
+    assert_int_equal(r.ops->weight_finish(w), INFER_E_INVALID); /* of 1360 */
+    assert_int_equal(r.ops->weight_append(w, 0, zero, 361), INFER_E_INVALID);
+    assert_int_equal(r.ops->weight_append(w, 1, zero, 1), INFER_E_INVALID);
+    assert_int_equal(r.ops->weight_append(w, 0, zero, 360), INFER_OK);
+    r.ops->weight_destroy(w);
+    dst.size--;
+    assert_int_equal(r.ops->weight_begin(r.h[0], &d, &p, &dst, &w), INFER_E_INVALID);
+    r.ops->buf_free(r.h[0], b);
+
+    infer_tensor_desc t[4] = {infer_tensor_make(INFER_FMT_F32, 2, 3, 64, 1, 1),
+                              infer_tensor_make(INFER_FMT_Q8_0, 2, 20, 64, 1, 1),
+                              {.flags = INFER_TENSOR_ABSENT},
+                              infer_tensor_make(INFER_FMT_F32, 2, 3, 20, 1, 1)};
+    infer_op_desc op = {.struct_size = sizeof(op),
+                        .op = INFER_OP_MATMUL,
+                        .rows_from = INFER_ROWS_STATIC,
+                        .rows_mul = 1,
+                        .n_in = 3,
+                        .n_out = 1,
+                        .tensor_size = sizeof(t[0]),
+                        .tensors = t,
+                        .epilogue_size = sizeof(infer_epilogue)};
+    infer_op_answer a = {.struct_size = sizeof(a)};
+    assert_int_equal(r.ops->op_query(r.h[0], &op, sizeof(op), 1, &a, sizeof(a)), INFER_OK);
+    assert_int_equal(a.level, INFER_LEVEL_NATIVE);
+    t[1].layout = CUDA_LAYOUT_PACKED + 1;
+    assert_int_equal(r.ops->op_query(r.h[0], &op, sizeof(op), 1, &a, sizeof(a)), INFER_OK);
+    assert_int_equal(a.level, INFER_LEVEL_NO);
+    assert_int_equal(a.why, INFER_WHY_LAYOUT);
+    assert_int_equal(a.which, 1);
+    t[1].layout = INFER_LAYOUT_CANONICAL;
+    t[0].layout = CUDA_LAYOUT_PACKED;
+    assert_int_equal(r.ops->op_query(r.h[0], &op, sizeof(op), 1, &a, sizeof(a)), INFER_OK);
+    assert_int_equal(a.why, INFER_WHY_LAYOUT);
+    assert_int_equal(a.which, 0);
+    rig_close(&r);
+    packed = NULL;
+}
+
+/* A refused allocation in the middle, and a device that is lost under a weight. */
+static void test_weight_failures(void **state)
+{
+    (void)state;
+    static const uint8_t zero[1360];
+    const infer_weight_desc d = weight_desc(INFER_FMT_Q8_0, 20, 64);
+    packed = "1";
+    for (int n = 1; n <= 5; n++) {
+        rig r;
+        char how[32];
+        infer_weight *w = NULL;
+        rig_open(&r, "");
+        infer_weight_plan p = weight_plan(&r, &d, INFER_OK);
+        infer_buffer *b = buffer(&r, 0, p.packed_bytes);
+        const infer_range dst = {b, 0, p.packed_bytes};
+        snprintf(how, sizeof(how), n < 5 ? "alloc=%d" : "lose=1", n);
+        configure(how);
+        infer_status s = r.ops->weight_begin(r.h[0], &d, &p, &dst, &w);
+        if (n < 5) {
+            assert_int_equal(s, INFER_E_NO_MEMORY);
+            configure("");
+            s = r.ops->weight_begin(r.h[0], &d, &p, &dst, &w);
+        }
+        assert_int_equal(s, INFER_OK);
+        s = r.ops->weight_append(w, 0, zero, sizeof(zero));
+        s = s ? s : r.ops->weight_finish(w);
+        assert_int_equal(s, n < 5 ? INFER_OK : INFER_E_DEVICE_LOST);
+        r.ops->weight_destroy(w);
+        r.ops->buf_free(r.h[0], b);
+        rig_close(&r);
+    }
+    packed = NULL;
+}
+
 int main(void)
 {
     const char *build = getenv("INFER_BUILDDIR");
@@ -496,7 +710,8 @@ int main(void)
         cmocka_unit_test(test_program_rebuild), cmocka_unit_test(test_big_pitched),
         cmocka_unit_test(test_lost_device),     cmocka_unit_test(test_far_wait_fails),
         cmocka_unit_test(test_gate_given_up),   cmocka_unit_test(test_many_waits),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused),         cmocka_unit_test(test_weight_pieces),
+        cmocka_unit_test(test_weight_refused),  cmocka_unit_test(test_weight_failures),
     };
     snprintf(driver, sizeof(driver), "%s/tests/plugins/fakecuda/.libs/libfakecuda.so", build ? build : ".");
     void *lib = dlopen(driver, RTLD_NOW);

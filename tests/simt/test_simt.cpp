@@ -15,6 +15,7 @@
 
 #include "lower.h"
 #include "more.h"
+#include "pack.h"
 extern "C" {
 #include "base/alloc.h"
 #include "ops/cases.h"
@@ -259,6 +260,10 @@ int main(int argc, char **argv)
             fail(&c, "", "not made or not taken");
         infer_op_case_free(&c);
     }
+    int packs = argc < 2;
+    for (int a = 1; a < argc; a++)
+        packs |= !strcmp(argv[a], "pack");
+    failures += packs ? pack_checks(&passes) : 0;
     printf("wave %d: %d results right, %d wrong\n", SIMT_WAVE, passes, failures);
     return failures != 0;
 }

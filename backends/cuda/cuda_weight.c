@@ -1,0 +1,254 @@
+/* Weights in panels (packed.h): which, and making them. Bytes go through pinned memory to device memory in batches of
+ * whole panels, which a kernel packs from there into the image. All other weights stay canonical.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include <string.h>
+
+#include "cuda.h"
+#include "packed.h"
+
+enum { BATCH = 2 << 20, LANES_X = 32, WAVES = 4 }; /* bytes of a batch at least; threads of a block */
+
+struct infer_weight {
+    infer_device *dev;
+    uint32_t kernel;
+    int32_t steps;
+    uint64_t row_bytes, panel_bytes;
+    uint64_t left;    /* bytes to come */
+    uint64_t batch;   /* bytes of whole panels that a lane takes */
+    uint64_t have;    /* bytes in the lane being filled */
+    cu_deviceptr dst; /* the next panel */
+    cuda_packer *packer;
+    uint32_t lane;
+};
+
+/* ---- Which ------------------------------------------------------------------------------------------------------- */
+
+static const uint16_t kernel_of[INFER_FMT_COUNT] = {
+    [INFER_FMT_BF16] = CUDA_K_pack_lines, [INFER_FMT_F16] = CUDA_K_pack_lines, [INFER_FMT_F8_E4M3] = CUDA_K_pack_lines,
+    [INFER_FMT_Q8_0] = CUDA_K_pack_q8_0,  [INFER_FMT_Q4_0] = CUDA_K_pack_q4_0, [INFER_FMT_Q4_1] = CUDA_K_pack_q4_1,
+    [INFER_FMT_Q4_K] = CUDA_K_pack_q4_k,  [INFER_FMT_Q6_K] = CUDA_K_pack_q6_k,
+};
+
+int cuda_packs(const infer_device *dev, infer_format f)
+{
+    return dev->tune.cc == 90 && f < INFER_FMT_COUNT && packed_unit(f) && dev->kernels[kernel_of[f]];
+}
+
+/* The part of the tensor that comes: rows, elements of a row. 0: too large for kernels, or not whole blocks. */
+static int extents(const infer_weight_desc *d, int64_t *n, int64_t *k)
+{
+    const infer_shard *s = &d->shard;
+    if (d->rank != 2 || s->axis > 1)
+        return 0;
+    *n = d->shape[0];
+    *k = d->shape[1];
+    if (s->of) {
+        int64_t *cut = s->axis ? k : n;
+        *cut = *cut / s->of * s->count;
+    }
+    return *n > 0 && *k > 0 && *n <= INT32_MAX && *k <= INT32_MAX && *k % launch_format_block(d->quant.format) == 0;
+}
+
+infer_status cuda_weight_plan(infer_device *dev, const infer_weight_desc *d, infer_weight_plan *out)
+{
+    const infer_format f = d->quant.format;
+    int64_t n, k;
+    if (!dev->packed || (d->use != INFER_OP_MATMUL && d->use != INFER_OP_QKV && d->use != INFER_OP_GATED_MLP) ||
+        d->quant.scale_format || d->quant.zero_format || !cuda_packs(dev, f) || !extents(d, &n, &k))
+        return INFER_E_UNSUPPORTED; /* canonical */
+    infer_weight_plan p = {
+        .layout = CUDA_LAYOUT_PACKED, .align = CUDA_BIND_ALIGN, .packed_bytes = packed_bytes(f, n, k), .format = f};
+    launch_put(out, &p, sizeof p);
+    return INFER_OK;
+}
+
+/* ---- Lanes ------------------------------------------------------------------------------------------------------- */
+
+static void packer_free(infer_device *dev, cuda_packer *p)
+{
+    const cu_api *cu = dev->cu;
+    for (uint32_t i = 0; i < CUDA_LANES; i++) {
+        cuda_lane *l = &p->lanes[i];
+        if (l->stream)
+            (void)cu->StreamDestroy(l->stream);
+        if (l->done)
+            (void)cu->EventDestroy(l->done);
+        if (l->rows)
+            (void)cu->MemFree(l->rows);
+        if (l->pinned)
+            (void)cu->MemFreeHost(l->pinned);
+    }
+    dev->host->free(dev->host->ctx, p);
+}
+
+void cuda_packers_free(infer_device *dev)
+{
+    while (dev->packers) {
+        cuda_packer *p = dev->packers;
+        dev->packers = p->next;
+        packer_free(dev, p);
+    }
+}
+
+static infer_status packer_make(infer_device *dev, uint64_t bytes, cuda_packer **out)
+{
+    const infer_host *host = dev->host;
+    const cu_api *cu = dev->cu;
+    cu_result e = CU_OK;
+    cuda_packer *p = host->alloc(host->ctx, sizeof *p, _Alignof(cuda_packer));
+    if (!p)
+        return cuda_fail(host, INFER_E_NO_MEMORY, "cuda: no host memory for a stream of weights");
+    *p = (cuda_packer){.bytes = bytes};
+    for (uint32_t i = 0; i < CUDA_LANES && !e; i++) {
+        cuda_lane *l = &p->lanes[i];
+        void *pinned = NULL;
+        e = cu->MemHostAlloc(&pinned, (size_t)bytes, CU_HOST_ALLOC_PORTABLE);
+        l->pinned = e ? NULL : pinned;
+        e = e ? e : cu->MemAlloc(&l->rows, bytes);
+        e = e ? e : cu->EventCreate(&l->done, CU_EVENT_UNTIMED);
+        e = e ? e : cu->StreamCreate(&l->stream, CU_STREAM_APART);
+    }
+    infer_status s = cuda_status(dev, e, INFER_E_NO_MEMORY, "make a stream of weights");
+    if (s)
+        packer_free(dev, p);
+    else
+        *out = p;
+    return s;
+}
+
+/* One that is free, or a new one; lanes of at least that many bytes. */
+static infer_status packer_take(infer_device *dev, uint64_t bytes, cuda_packer **out)
+{
+    pthread_mutex_lock(&dev->mu);
+    cuda_packer *p = dev->packers;
+    if (p)
+        dev->packers = p->next;
+    pthread_mutex_unlock(&dev->mu);
+    if (p && p->bytes < bytes) {
+        packer_free(dev, p);
+        p = NULL;
+    }
+    *out = p;
+    return p ? INFER_OK : packer_make(dev, bytes, out);
+}
+
+/* Until the lane's last batch is done. */
+static infer_status lane_wait(infer_device *dev, cuda_lane *l)
+{
+    const infer_host *host = dev->host;
+    uint64_t start = host->clock_ns(host->ctx);
+    cu_result e = CU_E_NOT_READY;
+    while (l->busy && (e = dev->cu->EventQuery(l->done)) == CU_E_NOT_READY)
+        cuda_pause(host, start, UINT64_MAX);
+    infer_status s = l->busy ? cuda_status(dev, e, INFER_E_QUEUE, "pack weights") : INFER_OK;
+    l->busy = 0;
+    return s;
+}
+
+/* ---- The stream of a weight ----------------------------------------------------------------------------------------
+ */
+
+infer_status cuda_weight_begin(infer_device *dev, const infer_weight_desc *d, const infer_weight_plan *plan,
+                               const infer_range *dst, infer_weight **out)
+{
+    const infer_host *host = dev->host;
+    const infer_format f = d->quant.format;
+    int64_t n, k;
+    if (plan->layout != CUDA_LAYOUT_PACKED || !cuda_packs(dev, f) || !extents(d, &n, &k))
+        return cuda_fail(host, INFER_E_INVALID, "cuda: no weight layout %u", plan->layout);
+    if (dst->size < packed_bytes(f, n, k) || (dst->buffer->at + dst->offset) % 16)
+        return cuda_fail(host, INFER_E_INVALID, "cuda: a weight of %llu bytes into %llu at %llu",
+                         (unsigned long long)packed_bytes(f, n, k), (unsigned long long)dst->size,
+                         (unsigned long long)dst->offset);
+    infer_weight *w = host->alloc(host->ctx, sizeof *w, _Alignof(infer_weight));
+    if (!w)
+        return cuda_fail(host, INFER_E_NO_MEMORY, "cuda: no host memory for a weight");
+    uint64_t row_bytes = launch_format_bytes(f, (uint64_t)k), panel = PACKED_ROWS * row_bytes;
+    *w = (infer_weight){.dev = dev,
+                        .kernel = kernel_of[f],
+                        .steps = (int32_t)packed_steps(f, k),
+                        .row_bytes = row_bytes,
+                        .panel_bytes = packed_panel_bytes(f, k),
+                        .left = (uint64_t)n * row_bytes,
+                        .batch = panel < BATCH ? BATCH / panel * panel : panel,
+                        .dst = dst->buffer->at + dst->offset};
+    cuda_enter(dev);
+    infer_status s = packer_take(dev, panel < BATCH ? BATCH : panel, &w->packer);
+    if (s)
+        host->free(host->ctx, w);
+    else
+        *out = w;
+    return s;
+}
+
+/* Sends the lane's rows on their way. */
+static infer_status send(infer_weight *w)
+{
+    infer_device *dev = w->dev;
+    cuda_lane *l = &w->packer->lanes[w->lane];
+    packed_job job = {.row_bytes = (int64_t)w->row_bytes, .rows = (int32_t)(w->have / w->row_bytes), .steps = w->steps};
+    void *args[] = {&l->rows, &w->dst, &job};
+    uint32_t panels = (uint32_t)packed_panels(job.rows);
+    l->busy = 1;
+    cu_result e = dev->cu->MemcpyHtoDAsync(l->rows, l->pinned, w->have, l->stream);
+    e = e ? e
+          : dev->cu->LaunchKernel(dev->kernels[w->kernel], cuda_div_up(job.steps, WAVES), cuda_walked(panels), 1,
+                                  LANES_X, WAVES, 1, 0, l->stream, args, NULL);
+    cu_result recorded = dev->cu->EventRecord(l->done, l->stream); /* also behind what did not come about whole */
+    w->dst += panels * w->panel_bytes;
+    w->have = 0;
+    w->lane = (w->lane + 1) % CUDA_LANES;
+    return cuda_status(dev, e ? e : recorded, INFER_E_QUEUE, "pack weights");
+}
+
+infer_status cuda_weight_append(infer_weight *w, uint32_t plane, const void *data, uint64_t bytes)
+{
+    const uint8_t *p = data;
+    infer_status s = INFER_OK;
+    if (plane != 0 || bytes > w->left)
+        return cuda_fail(w->dev->host, INFER_E_INVALID, "cuda: plane %u has %llu bytes more, a weight %llu", plane,
+                         (unsigned long long)bytes, (unsigned long long)w->left);
+    cuda_enter(w->dev);
+    while (bytes && !s) {
+        cuda_lane *l = &w->packer->lanes[w->lane];
+        uint64_t n = w->batch - w->have < bytes ? w->batch - w->have : bytes;
+        s = lane_wait(w->dev, l);
+        if (s)
+            break;
+        memcpy(l->pinned + w->have, p, (size_t)n);
+        w->have += n;
+        w->left -= n;
+        p += n;
+        bytes -= n;
+        if (w->have == w->batch || !w->left)
+            s = send(w);
+    }
+    return s;
+}
+
+infer_status cuda_weight_finish(infer_weight *w)
+{
+    infer_status s = INFER_OK;
+    if (w->left)
+        return cuda_fail(w->dev->host, INFER_E_INVALID, "cuda: a weight ended %llu bytes early",
+                         (unsigned long long)w->left);
+    cuda_enter(w->dev);
+    for (uint32_t i = 0; i < CUDA_LANES && !s; i++)
+        s = lane_wait(w->dev, &w->packer->lanes[i]);
+    return s;
+}
+
+void cuda_weight_destroy(infer_weight *w)
+{
+    infer_device *dev = w->dev;
+    cuda_enter(dev);
+    for (uint32_t i = 0; i < CUDA_LANES; i++)
+        (void)lane_wait(dev, &w->packer->lanes[i]);
+    pthread_mutex_lock(&dev->mu);
+    w->packer->next = dev->packers;
+    dev->packers = w->packer;
+    pthread_mutex_unlock(&dev->mu);
+    dev->host->free(dev->host->ctx, w);
+}
