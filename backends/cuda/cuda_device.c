@@ -108,7 +108,7 @@ void cuda_dev_close(infer_device *dev)
 
 infer_status cuda_dev_props(infer_device *dev, infer_device_props *out)
 {
-    infer_device_props p = {.flags = INFER_PROP_ROW_INVARIANT | INFER_PROP_WANTS_BUCKETS,
+    infer_device_props p = {.flags = INFER_PROP_ROW_INVARIANT | INFER_PROP_WANTS_BUCKETS | INFER_PROP_PARALLEL_LOAD,
                             .buffer_align = CUDA_BIND_ALIGN,
                             .n_queues = 2,
                             .max_buffer = dev->memory,

@@ -1,5 +1,5 @@
-/* Weights in panels (packed.h): which, and making them. Bytes go through pinned memory to device memory in batches of
- * whole panels, which a kernel packs from there into the image. All other weights stay canonical.
+/* Weights: which are packed (packed.h), and bringing them. Bytes go through pinned memory, those of canonical images to
+ * their place, others in batches of whole panels to memory from where a kernel packs them into the image.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
@@ -8,11 +8,11 @@
 #include "cuda.h"
 #include "packed.h"
 
-enum { BATCH = 2 << 20, LANES_X = 32, WAVES = 4 }; /* bytes of a batch at least; threads of a block */
+enum { BATCH = 2 << 20, LANES_X = 32, WAVES = 4 }; /* bytes of a lane at least; threads of a block */
 
 struct infer_weight {
     infer_device *dev;
-    uint32_t kernel;
+    uint32_t kernel; /* CUDA_N_KERNELS: the image is the bytes as they come */
     int32_t steps;
     uint64_t row_bytes, panel_bytes;
     uint64_t left;    /* bytes to come */
@@ -36,30 +36,50 @@ int cuda_packs(const infer_device *dev, infer_format f)
     return dev->tune.cc == 90 && f < INFER_FMT_COUNT && packed_unit(f) && dev->kernels[kernel_of[f]];
 }
 
-/* The part of the tensor that comes: rows, elements of a row. 0: too large for kernels, or not whole blocks. */
-static int extents(const infer_weight_desc *d, int64_t *n, int64_t *k)
+/* The part of the tensor that comes: matrices, rows, elements of a row. Returns its bytes as they come; 0: no format of
+ * ours, not whole blocks, too large. */
+static uint64_t extents(const infer_weight_desc *d, int64_t x[3])
 {
     const infer_shard *s = &d->shard;
-    if (d->rank != 2 || s->axis > 1)
+    const int64_t block = launch_format_block(d->quant.format);
+    uint64_t bytes;
+    if (!block || d->quant.scale_format || d->quant.zero_format || d->rank < 1 || d->rank > 3 || s->axis > 2)
         return 0;
-    *n = d->shape[0];
-    *k = d->shape[1];
+    x[0] = d->rank > 2 ? d->shape[0] : 1;
+    x[1] = d->rank > 1 ? d->shape[d->rank - 2] : 1;
+    x[2] = d->shape[d->rank - 1];
     if (s->of) {
-        int64_t *cut = s->axis ? k : n;
+        int64_t *cut = s->axis == 0 ? &x[1] : s->axis == 1 ? &x[2] : &x[0];
         *cut = *cut / s->of * s->count;
     }
-    return *n > 0 && *k > 0 && *n <= INT32_MAX && *k <= INT32_MAX && *k % launch_format_block(d->quant.format) == 0;
+    if (x[0] <= 0 || x[1] <= 0 || x[2] <= 0 || x[2] > INT32_MAX || x[2] % block ||
+        __builtin_mul_overflow((uint64_t)x[0], (uint64_t)x[1], &bytes) ||
+        __builtin_mul_overflow(bytes, launch_format_bytes(d->quant.format, (uint64_t)x[2]), &bytes))
+        return 0;
+    return bytes;
+}
+
+/* Whether a weight is packed: one matrix that a product reads. */
+static int packs(const infer_device *dev, const infer_weight_desc *d, const int64_t x[3])
+{
+    return dev->packed && (d->use == INFER_OP_MATMUL || d->use == INFER_OP_QKV || d->use == INFER_OP_GATED_MLP) &&
+           d->rank == 2 && x[1] <= INT32_MAX && cuda_packs(dev, d->quant.format);
 }
 
 infer_status cuda_weight_plan(infer_device *dev, const infer_weight_desc *d, infer_weight_plan *out)
 {
     const infer_format f = d->quant.format;
-    int64_t n, k;
-    if (!dev->packed || (d->use != INFER_OP_MATMUL && d->use != INFER_OP_QKV && d->use != INFER_OP_GATED_MLP) ||
-        d->quant.scale_format || d->quant.zero_format || !cuda_packs(dev, f) || !extents(d, &n, &k))
-        return INFER_E_UNSUPPORTED; /* canonical */
+    int64_t x[3];
     infer_weight_plan p = {
-        .layout = CUDA_LAYOUT_PACKED, .align = CUDA_BIND_ALIGN, .packed_bytes = packed_bytes(f, n, k), .format = f};
+        .layout = CUDA_LAYOUT_PACKED, .align = CUDA_BIND_ALIGN, .packed_bytes = extents(d, x), .format = f};
+    if (!p.packed_bytes)
+        return INFER_E_UNSUPPORTED; /* canonical, by the core's copies */
+    if (packs(dev, d, x)) {
+        p.packed_bytes = packed_bytes(f, x[1], x[2]);
+    } else {
+        p.layout = INFER_LAYOUT_CANONICAL;
+        p.flags = INFER_WEIGHT_STREAM;
+    }
     launch_put(out, &p, sizeof p);
     return INFER_OK;
 }
@@ -142,7 +162,7 @@ static infer_status lane_wait(infer_device *dev, cuda_lane *l)
     cu_result e = CU_E_NOT_READY;
     while (l->busy && (e = dev->cu->EventQuery(l->done)) == CU_E_NOT_READY)
         cuda_pause(host, start, UINT64_MAX);
-    infer_status s = l->busy ? cuda_status(dev, e, INFER_E_QUEUE, "pack weights") : INFER_OK;
+    infer_status s = l->busy ? cuda_status(dev, e, INFER_E_QUEUE, "load weights") : INFER_OK;
     l->busy = 0;
     return s;
 }
@@ -155,27 +175,30 @@ infer_status cuda_weight_begin(infer_device *dev, const infer_weight_desc *d, co
 {
     const infer_host *host = dev->host;
     const infer_format f = d->quant.format;
-    int64_t n, k;
-    if (plan->layout != CUDA_LAYOUT_PACKED || !cuda_packs(dev, f) || !extents(d, &n, &k))
+    int64_t x[3];
+    uint64_t bytes = extents(d, x);
+    int pack = plan->layout == CUDA_LAYOUT_PACKED;
+    if (!bytes || (pack ? !packs(dev, d, x) : plan->layout != INFER_LAYOUT_CANONICAL || plan->format != f))
         return cuda_fail(host, INFER_E_INVALID, "cuda: no weight layout %u", plan->layout);
-    if (dst->size < packed_bytes(f, n, k) || (dst->buffer->at + dst->offset) % 16)
+    uint64_t want = pack ? packed_bytes(f, x[1], x[2]) : bytes;
+    if (dst->size < want || (dst->buffer->at + dst->offset) % CUDA_BIND_ALIGN)
         return cuda_fail(host, INFER_E_INVALID, "cuda: a weight of %llu bytes into %llu at %llu",
-                         (unsigned long long)packed_bytes(f, n, k), (unsigned long long)dst->size,
-                         (unsigned long long)dst->offset);
+                         (unsigned long long)want, (unsigned long long)dst->size, (unsigned long long)dst->offset);
     infer_weight *w = host->alloc(host->ctx, sizeof *w, _Alignof(infer_weight));
     if (!w)
         return cuda_fail(host, INFER_E_NO_MEMORY, "cuda: no host memory for a weight");
-    uint64_t row_bytes = launch_format_bytes(f, (uint64_t)k), panel = PACKED_ROWS * row_bytes;
-    *w = (infer_weight){.dev = dev,
-                        .kernel = kernel_of[f],
-                        .steps = (int32_t)packed_steps(f, k),
-                        .row_bytes = row_bytes,
-                        .panel_bytes = packed_panel_bytes(f, k),
-                        .left = (uint64_t)n * row_bytes,
-                        .batch = panel < BATCH ? BATCH / panel * panel : panel,
-                        .dst = dst->buffer->at + dst->offset};
+    *w = (infer_weight){
+        .dev = dev, .kernel = CUDA_N_KERNELS, .left = bytes, .batch = BATCH, .dst = dst->buffer->at + dst->offset};
+    if (pack) {
+        w->kernel = kernel_of[f];
+        w->steps = (int32_t)packed_steps(f, x[2]);
+        w->row_bytes = launch_format_bytes(f, (uint64_t)x[2]);
+        w->panel_bytes = packed_panel_bytes(f, x[2]);
+        uint64_t panel = PACKED_ROWS * w->row_bytes;
+        w->batch = panel < BATCH ? BATCH / panel * panel : panel;
+    }
     cuda_enter(dev);
-    infer_status s = packer_take(dev, panel < BATCH ? BATCH : panel, &w->packer);
+    infer_status s = packer_take(dev, w->batch > BATCH ? w->batch : BATCH, &w->packer);
     if (s)
         host->free(host->ctx, w);
     else
@@ -183,24 +206,37 @@ infer_status cuda_weight_begin(infer_device *dev, const infer_weight_desc *d, co
     return s;
 }
 
-/* Sends the lane's rows on their way. */
+/* Copies the lane's rows, and packs them. */
+static cu_result send_rows(infer_weight *w, cuda_lane *l)
+{
+    const cu_api *cu = w->dev->cu;
+    packed_job job = {.row_bytes = (int64_t)w->row_bytes, .rows = (int32_t)(w->have / w->row_bytes), .steps = w->steps};
+    uint32_t panels = (uint32_t)packed_panels(job.rows);
+    cu_deviceptr to = w->dst;
+    void *args[] = {&l->rows, &to, &job};
+    w->dst += panels * w->panel_bytes;
+    cu_result e = cu->MemcpyHtoDAsync(l->rows, l->pinned, w->have, l->stream);
+    return e ? e
+             : cu->LaunchKernel(w->dev->kernels[w->kernel], cuda_div_up(job.steps, WAVES), cuda_walked(panels), 1,
+                                LANES_X, WAVES, 1, 0, l->stream, args, NULL);
+}
+
 static infer_status send(infer_weight *w)
 {
-    infer_device *dev = w->dev;
+    const cu_api *cu = w->dev->cu;
     cuda_lane *l = &w->packer->lanes[w->lane];
-    packed_job job = {.row_bytes = (int64_t)w->row_bytes, .rows = (int32_t)(w->have / w->row_bytes), .steps = w->steps};
-    void *args[] = {&l->rows, &w->dst, &job};
-    uint32_t panels = (uint32_t)packed_panels(job.rows);
+    cu_result e;
     l->busy = 1;
-    cu_result e = dev->cu->MemcpyHtoDAsync(l->rows, l->pinned, w->have, l->stream);
-    e = e ? e
-          : dev->cu->LaunchKernel(dev->kernels[w->kernel], cuda_div_up(job.steps, WAVES), cuda_walked(panels), 1,
-                                  LANES_X, WAVES, 1, 0, l->stream, args, NULL);
-    cu_result recorded = dev->cu->EventRecord(l->done, l->stream); /* also behind what did not come about whole */
-    w->dst += panels * w->panel_bytes;
+    if (w->kernel < CUDA_N_KERNELS) {
+        e = send_rows(w, l);
+    } else {
+        e = cu->MemcpyHtoDAsync(w->dst, l->pinned, w->have, l->stream);
+        w->dst += w->have;
+    }
+    cu_result recorded = cu->EventRecord(l->done, l->stream); /* also behind what did not come about whole */
     w->have = 0;
     w->lane = (w->lane + 1) % CUDA_LANES;
-    return cuda_status(dev, e ? e : recorded, INFER_E_QUEUE, "pack weights");
+    return cuda_status(w->dev, e ? e : recorded, INFER_E_QUEUE, "load weights");
 }
 
 infer_status cuda_weight_append(infer_weight *w, uint32_t plane, const void *data, uint64_t bytes)

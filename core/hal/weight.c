@@ -165,7 +165,7 @@ infer_status infer_hal_weight_plan(infer_hal_dev *d, const infer_weight_desc *de
     if (s || (s = image_layout(c, at)))
         return infer_hal_fail(d, s, err, "plan weight");
     int same = canonical(desc, &p);
-    if (!same && !(d->b->has & HAL_HAS_WEIGHT))
+    if ((!same || (p.flags & INFER_WEIGHT_STREAM)) && !(d->b->has & HAL_HAS_WEIGHT))
         return infer_error_set(err, INFER_E_ABI, "plan weight on %s: a private layout, but no weight_begin to make it",
                                d->row->id);
     if (!p.packed_bytes || (p.align & (p.align - 1)) || (same && p.packed_bytes != at[3]))
@@ -270,7 +270,7 @@ infer_status infer_hal_weight_load(infer_hal_dev *d, const infer_weight_desc *de
     if ((s = hal_check_range(d, dst, "weight image")))
         return infer_hal_fail(d, s, err, "load weight");
     stream st = {.d = d, .dst = dst, .err = err};
-    if (!canonical(desc, plan)) {
+    if (!canonical(desc, plan) || (plan->flags & INFER_WEIGHT_STREAM)) {
         lock_setup(d);
         s = hal_note(d, d->ops->weight_begin(d->h, desc, plan, dst, &st.w));
         unlock_setup(d);

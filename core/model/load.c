@@ -1,10 +1,12 @@
 /* Weights onto the devices of a plan, and where programs find them. SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "model/private.h"
+#include "topo/topo.h"
 
 /* Binds a file part in place on a device, once. */
 static infer_status import_part(infer_model *m, int32_t dev, uint32_t part, infer_error *err)
@@ -53,40 +55,183 @@ void infer_model_free(infer_model *m, uint32_t dev, infer_hal_buf *b)
     infer_hal_buf_free(b);
 }
 
+/* ---- Loading ------------------------------------------------------------------------------------------------ */
+
+enum { MAX_LOADERS = 8 };
+
+/* A weight to bring. */
+typedef struct load_job {
+    uint64_t bytes;
+    uint32_t inst;
+} load_job;
+
+/* What the threads share. Of several failures the first in the plan's order counts, so weights before it are still
+ * tried. */
+typedef struct loader {
+    infer_model *m;
+    void (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    load_job *jobs;
+    uint32_t n_jobs;
+    uint64_t total;
+    pthread_mutex_t mu; /* of what follows */
+    pthread_cond_t ended;
+    uint32_t next, running, failed; /* failed: the instance */
+    uint64_t done, told;            /* told: what progress was last called with */
+    infer_status status;
+    infer_error err;
+} loader;
+
+static void note_failure(loader *l, uint32_t inst, infer_status s, const infer_error *err)
+{
+    if (inst >= l->failed)
+        return;
+    l->failed = inst;
+    l->status = s;
+    l->err = *err;
+}
+
+/* Takes weights until there are none. own: on the calling thread, which says how far all are. */
+static void load_some(loader *l, int own)
+{
+    infer_plan *p = l->m->plan;
+    pthread_mutex_lock(&l->mu);
+    while (l->next < l->n_jobs) {
+        const load_job *j = &l->jobs[l->next++];
+        const infer_weight_inst *x = &p->insts[j->inst];
+        const infer_weight_src *w = &p->file->weights.p[x->ref];
+        if (j->inst > l->failed)
+            continue;
+        pthread_mutex_unlock(&l->mu);
+        infer_error e = {0};
+        infer_status s = load_packed(l->m, x, &e);
+        /* What was copied need not stay resident; who reads it in place too will fault in the pages that it touches. */
+        if (!s && w->tensor)
+            infer_gguf_tensor_drop(p->file->gguf, w->tensor);
+        pthread_mutex_lock(&l->mu);
+        if (s) {
+            note_failure(l, j->inst, s, &e);
+            continue;
+        }
+        uint64_t done = l->done += j->bytes;
+        if (own && l->progress && !l->status) {
+            l->told = done;
+            pthread_mutex_unlock(&l->mu);
+            l->progress(l->user, done, l->total);
+            pthread_mutex_lock(&l->mu);
+        }
+    }
+    pthread_mutex_unlock(&l->mu);
+}
+
+static void *load_main(void *arg)
+{
+    loader *l = arg;
+    load_some(l, 0);
+    pthread_mutex_lock(&l->mu);
+    l->running--;
+    pthread_cond_signal(&l->ended);
+    pthread_mutex_unlock(&l->mu);
+    return NULL;
+}
+
+/* As many as there are cores, where every device takes several streams at once. */
+static uint32_t n_loaders(const infer_plan *p)
+{
+    for (uint32_t i = 0; i < p->n_devs; i++)
+        if (!(infer_hal_dev_props(p->devs[i].dev)->flags & INFER_PROP_PARALLEL_LOAD))
+            return 1;
+    const infer_topo *t = infer_hal_topo(p->rt->hal);
+    double quota = infer_topo_cpu_quota(t);
+    uint32_t cores = infer_topo_n_cores(t);
+    if (quota > 0 && quota < cores)
+        cores = quota < 1 ? 1 : (uint32_t)quota;
+    return cores < MAX_LOADERS ? cores : MAX_LOADERS;
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    const load_job *x = a, *y = b;
+    if (x->bytes != y->bytes)
+        return x->bytes > y->bytes ? -1 : 1;
+    return x->inst < y->inst ? -1 : 1;
+}
+
+/* Runs the jobs: alone in the plan's order, else the largest first, so that none is left to one thread at the end. */
+static void load_all(loader *l, uint32_t n)
+{
+    pthread_t threads[MAX_LOADERS];
+    uint32_t started = 0;
+    n = n < l->n_jobs ? n : l->n_jobs;
+    if (n > 1)
+        qsort(l->jobs, l->n_jobs, sizeof *l->jobs, by_bytes);
+    l->running = n > 1 ? n - 1 : 0;
+    for (; started + 1 < n; started++)
+        if (pthread_create(&threads[started], NULL, load_main, l))
+            break; /* the others do it */
+    pthread_mutex_lock(&l->mu);
+    l->running -= n > 1 ? n - 1 - started : 0;
+    pthread_mutex_unlock(&l->mu);
+    load_some(l, 1);
+    pthread_mutex_lock(&l->mu);
+    while (l->running)
+        pthread_cond_wait(&l->ended, &l->mu);
+    pthread_mutex_unlock(&l->mu);
+    if (l->progress && !l->status && l->told != l->done)
+        l->progress(l->user, l->done, l->total);
+    for (uint32_t i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static infer_status load_weights(infer_model *m, void (*progress)(void *user, uint64_t done, uint64_t total),
+                                 void *user, infer_error *err)
+{
+    const infer_plan *p = m->plan;
+    loader l = {.m = m, .progress = progress, .user = user, .failed = UINT32_MAX};
+    l.jobs = infer_malloc(((size_t)p->n_insts + 1) * sizeof *l.jobs);
+    if (!l.jobs)
+        return infer_error_set(err, INFER_E_NO_MEMORY, "load: no host memory");
+    for (uint32_t i = 0; i < p->n_insts && !l.status; i++) {
+        const infer_weight_inst *x = &p->insts[i];
+        infer_error e = {0};
+        if (!x->used || x->shares >= 0)
+            continue;
+        if (!x->in_place) {
+            l.jobs[l.n_jobs++] = (load_job){x->plan.packed_bytes, i};
+            l.total += x->plan.packed_bytes;
+            continue;
+        }
+        infer_status s = import_part(m, x->dev, x->part, &e);
+        if (s)
+            note_failure(&l, i, s, &e);
+    }
+    pthread_mutex_init(&l.mu, NULL);
+    pthread_cond_init(&l.ended, NULL);
+    load_all(&l, n_loaders(p));
+    pthread_cond_destroy(&l.ended);
+    pthread_mutex_destroy(&l.mu);
+    infer_free(l.jobs);
+    if (l.status && err)
+        *err = l.err;
+    return l.status;
+}
+
 infer_status infer_model_load(infer_plan *p, void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
                               infer_model **out, infer_error *err)
 {
     infer_status s = INFER_OK;
-    uint64_t done = 0, total = 0;
     infer_model *m = infer_calloc(1, sizeof *m);
     if (!m)
         return infer_error_set(err, INFER_E_NO_MEMORY, "load: no host memory");
     m->plan = p;
-    for (uint32_t i = 0; i < p->n_devs; i++) {
-        if ((s = infer_model_alloc(m, i, p->devs[i].ledger[INFER_LEDGER_WEIGHTS], INFER_LEDGER_WEIGHTS, &m->packed[i],
-                                   err)) != INFER_OK)
-            goto fail;
-    }
-    for (uint32_t i = 0; i < p->n_insts; i++)
-        if (p->insts[i].used && p->insts[i].shares < 0 && !p->insts[i].in_place)
-            total += p->insts[i].plan.packed_bytes;
-    for (uint32_t i = 0; i < p->n_insts; i++) {
-        const infer_weight_inst *x = &p->insts[i];
-        if (!x->used || x->shares >= 0)
-            continue;
-        s = x->in_place ? import_part(m, x->dev, x->part, err) : load_packed(m, x, err);
-        if (s != INFER_OK)
-            goto fail;
-        /* What was copied need not stay resident; who reads it in place too will fault in the pages that it touches. */
-        if (!x->in_place && p->file->weights.p[x->ref].tensor)
-            infer_gguf_tensor_drop(p->file->gguf, p->file->weights.p[x->ref].tensor);
-        if (!x->in_place && progress)
-            progress(user, done += x->plan.packed_bytes, total);
-    }
-    *out = m;
-    return INFER_OK;
-fail:
-    infer_model_destroy(m);
+    for (uint32_t i = 0; i < p->n_devs && !s; i++)
+        s = infer_model_alloc(m, i, p->devs[i].ledger[INFER_LEDGER_WEIGHTS], INFER_LEDGER_WEIGHTS, &m->packed[i], err);
+    if (!s)
+        s = load_weights(m, progress, user, err);
+    if (s)
+        infer_model_destroy(m);
+    else
+        *out = m;
     return s;
 }
 

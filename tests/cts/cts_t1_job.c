@@ -216,7 +216,8 @@ static int load_weight(cts *c, const cts_job *j, uint32_t i, const infer_range *
         }
     }
     int canonical = o->plan.layout == INFER_LAYOUT_CANONICAL && o->plan.format == d->quant.format;
-    if (!canonical && CTS_HAS(c, weight_begin) && !d->shard.of && (o->piece || cts_below(c, 2)))
+    if ((!canonical || (o->plan.flags & INFER_WEIGHT_STREAM)) && CTS_HAS(c, weight_begin) && !d->shard.of &&
+        (o->piece || cts_below(c, 2)))
         return stream_weight(c, o, dst, planes, bytes);
     if (infer_hal_weight_load(c->dev, d, &o->plan, dst, planes, bytes, &e)) {
         cts_fail(c, "weight of operand %u: %s", i, e.text);

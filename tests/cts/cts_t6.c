@@ -196,7 +196,7 @@ static void commands(life *l, int round)
     }
 }
 
-/* A weight in a layout of the plugin's own, where it has one. */
+/* A weight that the plugin makes itself, where it does. */
 static void weight(life *l)
 {
     static const uint8_t source[COLS * COLS / 32 * 34];
@@ -210,7 +210,8 @@ static void weight(life *l)
         !cts_has(l->c, offsetof(infer_backend_ops, weight_begin)))
         return;
     infer_status s = l->t->weight_plan(l->dev, &d, &p);
-    if (s == INFER_E_UNSUPPORTED || (!s && (p.layout == INFER_LAYOUT_CANONICAL || p.packed_bytes > 4 * PART)))
+    if (s == INFER_E_UNSUPPORTED ||
+        (!s && ((p.layout == INFER_LAYOUT_CANONICAL && !(p.flags & INFER_WEIGHT_STREAM)) || p.packed_bytes > 4 * PART)))
         return;
     if (!note(l, s, "weight_plan", 1))
         return;

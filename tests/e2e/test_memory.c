@@ -4,10 +4,12 @@
 #include "config.h"
 
 #include <ctype.h>
+#include <pthread.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "e2e/rig.h"
+#include "plugins/fault/fault.h"
 
 enum { ROWS = 64 };
 
@@ -279,13 +281,71 @@ static void test_real_model(void **state)
     rig_close(&r);
 }
 
+/* ---- Loading ------------------------------------------------------------------------------------------------- */
+
+typedef struct told {
+    pthread_t caller;
+    uint64_t done, total;
+    uint32_t calls;
+} told;
+
+static void tell(void *user, uint64_t done, uint64_t total)
+{
+    told *t = user;
+    assert_true(pthread_equal(t->caller, pthread_self()));
+    assert_true(done >= t->done && done <= total && (!t->calls || total == t->total));
+    t->done = done;
+    t->total = total;
+    t->calls++;
+}
+
+/* Weights come by several threads and the largest first: progress is the caller's, and rises to the end; of several
+ * that fail the first in the plan's order is told, and all are given back. */
+static void test_load(void **state)
+{
+    (void)state;
+    const infer_fault_api *fault = rig_fault();
+    const char *settings[] = {rig_wrap("sim"), NULL};
+    const infer_runtime_options ro = {.struct_size = sizeof ro, .settings = settings, .n_settings = 1};
+    const infer_plan_options po = {.struct_size = sizeof po, .devices = "fault0", .n_parallel = 1, .ctx_size = 64};
+    rig r = {0};
+    infer_error e = {0};
+    told t = {.caller = pthread_self()};
+    assert_int_equal(infer_runtime_create(&ro, &r.rt, &e), INFER_OK);
+    if (infer_file_open(rig_made("--tiny --layers 3 --ffn 2048 --type q8_0"), &r.file, &e) ||
+        infer_plan_create(r.rt, r.file, &po, &r.plan, &e) || infer_model_load(r.plan, tell, &t, &r.model, &e))
+        fail_msg("%s", e.text);
+    assert_true(t.calls > 0 && t.total > 0);
+    assert_int_equal(t.done, t.total);
+    infer_model_destroy(r.model);
+    r.model = NULL;
+    uint64_t calls = fault->calls(INFER_FAULT_WEIGHT);
+    assert_true(calls >= 6);
+    for (uint64_t n = 0; n < 3; n++) {
+        fault->reset();
+        fault->arm(INFER_FAULT_WEIGHT, (int64_t)n, INFER_E_NO_MEMORY);
+        t = (told){.caller = pthread_self()};
+        assert_int_equal(infer_model_load(r.plan, tell, &t, &r.model, &e), INFER_E_NO_MEMORY);
+        if (!strstr(e.text, "load ") || !strstr(e.text, "injected"))
+            fail_msg("\"%s\"", e.text);
+        assert_true(!t.calls || t.done < t.total);
+    }
+    fault->reset();
+    assert_int_equal(infer_model_load(r.plan, NULL, NULL, &r.model, &e), INFER_OK);
+    infer_model_destroy(r.model);
+    r.model = NULL;
+    fault->arm(INFER_FAULT_COPY, 0, INFER_E_DEVICE_LOST); /* every later call fails too */
+    assert_int_equal(infer_model_load(r.plan, NULL, NULL, &r.model, &e), INFER_E_DEVICE_LOST);
+    if (!strstr(e.text, "load token_embd.weight"))
+        fail_msg("not the first weight: \"%s\"", e.text);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ledger),
-        cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_asked_cache),
-        cmocka_unit_test(test_real_model),
+        cmocka_unit_test(test_ledger), cmocka_unit_test(test_fit),        cmocka_unit_test(test_asked_cache),
+        cmocka_unit_test(test_load),   cmocka_unit_test(test_real_model),
     };
     rig_watchdog(300);
     return cmocka_run_group_tests(tests, NULL, NULL);

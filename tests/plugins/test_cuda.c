@@ -510,6 +510,15 @@ static infer_weight_plan weight_plan(const rig *r, const infer_weight_desc *d, i
     return p;
 }
 
+/* A weight that stays as it is, of that many bytes. */
+static void stays(const rig *r, const infer_weight_desc *d, uint64_t bytes)
+{
+    infer_weight_plan p = weight_plan(r, d, INFER_OK);
+    assert_int_equal(p.layout, INFER_LAYOUT_CANONICAL);
+    assert_int_equal(p.flags, INFER_WEIGHT_STREAM);
+    assert_int_equal(p.packed_bytes, bytes);
+}
+
 /* The image by pieces of that many bytes. */
 static uint8_t *image_of(rig *r, const infer_weight_desc *d, const uint8_t *rows, uint64_t bytes, uint64_t piece,
                          uint64_t *image_bytes)
@@ -520,7 +529,6 @@ static uint8_t *image_of(rig *r, const infer_weight_desc *d, const uint8_t *rows
     const infer_range all = {b, 0, p.packed_bytes + 512}, dst = {b, 256, p.packed_bytes};
     uint8_t *out = malloc(p.packed_bytes + 512);
     assert_non_null(out);
-    assert_int_equal(p.layout, CUDA_LAYOUT_PACKED);
     assert_int_equal(r->ops->cmd_fill(r->q[0], &all, 0x6B, 1), INFER_OK);
     assert_int_equal(settle(r, 0), INFER_OK);
     assert_int_equal(r->ops->weight_begin(r->h[0], d, &p, &dst, &w), INFER_OK);
@@ -560,6 +568,9 @@ static void test_weight_pieces(void **state)
         {INFER_FMT_Q4_K, 37, 512, {1, 7, 4097}},          {INFER_FMT_Q6_K, 17, 256, {1, 7, 4097}},
         {INFER_FMT_BF16, 100, 24576, {4097, 1 << 20, 1}}, /* five batches of 2 MiB */
         {INFER_FMT_BF16, 18, 81920, {4097, 40000, 1}},    /* panels larger than that */
+        {INFER_FMT_Q5_K, 7, 256, {1, 7, 4097}},           /* as it is */
+        {INFER_FMT_F32, 1, 1234567, {4097, 1 << 20, 1}},  {INFER_FMT_Q5_K, 7, 256, {1, 7, 4097}}, /* as it is */
+        {INFER_FMT_F32, 1, 1234567, {4097, 1 << 20, 1}},
     };
     rig r;
     packed = "1";
@@ -573,7 +584,8 @@ static void test_weight_pieces(void **state)
         for (uint64_t b = 0; b < bytes; b++)
             rows[b] = (uint8_t)((x = x * 6364136223846793005u + 1442695040888963407u) >> 56);
         uint8_t *whole = image_of(&r, &d, rows, bytes, bytes, &size);
-        assert_int_equal(size, packed_bytes(cases[i].f, cases[i].n, cases[i].k));
+        assert_int_equal(size, i < 10 ? packed_bytes(cases[i].f, cases[i].n, cases[i].k) : bytes);
+        assert_true(i < 10 || !memcmp(whole, rows, bytes));
         for (int p = 0; p < 3; p++) {
             if (cases[i].pieces[p] == 1 && bytes > 100000)
                 continue;
@@ -598,24 +610,30 @@ static void test_weight_refused(void **state)
     rig r;
     rig_open(&r, "");
     infer_weight_desc d = weight_desc(INFER_FMT_Q8_0, 20, 64);
-    weight_plan(&r, &d, INFER_E_UNSUPPORTED); /* by the setting */
+    stays(&r, &d, 20 * 68); /* by the setting */
     rig_close(&r);
     packed = "1";
     rig_open(&r, "");
     infer_weight_plan p = weight_plan(&r, &d, INFER_OK);
     d.use = INFER_OP_GATHER_ROWS;
-    weight_plan(&r, &d, INFER_E_UNSUPPORTED);
+    stays(&r, &d, 20 * 68);
+    d = weight_desc(INFER_FMT_Q8_0, 3, 20);
     d.use = INFER_OP_QKV;
     d.rank = 3;
-    weight_plan(&r, &d, INFER_E_UNSUPPORTED);
+    d.shape[2] = 64;
+    stays(&r, &d, 60 * 68);
+    d.shard = (infer_shard){.axis = 2, .first = 1, .count = 2, .of = 3};
+    stays(&r, &d, 40 * 68);
     d = weight_desc(INFER_FMT_Q8_0, 20, 80);
     weight_plan(&r, &d, INFER_E_UNSUPPORTED);
     d = weight_desc(INFER_FMT_Q5_K, 20, 256);
-    weight_plan(&r, &d, INFER_E_UNSUPPORTED);
+    stays(&r, &d, 20 * 176);
     d = weight_desc(INFER_FMT_F8_E4M3, 20, 64);
     d.quant.scale_format = INFER_FMT_F32;
     weight_plan(&r, &d, INFER_E_UNSUPPORTED);
     d = weight_desc(INFER_FMT_BF16, (int64_t)1 << 31, 64);
+    stays(&r, &d, (uint64_t)1 << 38);
+    d = weight_desc(INFER_FMT_BF16, (int64_t)1 << 58, 64);
     weight_plan(&r, &d, INFER_E_UNSUPPORTED);
     d = weight_desc(INFER_FMT_Q8_0, 80, 128);
     d.shard = (infer_shard){.axis = 1, .first = 1, .count = 1, .of = 2};

@@ -251,6 +251,9 @@ typedef struct infer_weight_desc {
     1u                          /* the source bytes are the packed image: an imported mapping may be bound as it is    \
                                  */
 #define INFER_WEIGHT_DEQUANT 2u /* converted to another format at load */
+#define INFER_WEIGHT_STREAM                                                                                            \
+    4u /* with a canonical image in the source's format: weight_begin takes it all the same (it has ways of its own)   \
+        */
 
 typedef struct infer_weight_plan {
     uint32_t struct_size;
@@ -486,11 +489,12 @@ typedef struct infer_backend_ops {
     /* D [query] How a weight will lie in memory. Default, also for a weight that is answered UNSUPPORTED: canonical, in
      * place where buf_import_host exists. */
     infer_status (*weight_plan)(infer_device *dev, const infer_weight_desc *desc, infer_weight_plan *out);
-    /* D [setup] Makes images that are not canonical (a canonical one in the source's format is copied by the core;
-     * without weight_begin there are no others). Streams the source (planes data, scale, zero of the shard, which the
-     * core has cut; each in order of its bytes, in pieces that may end anywhere) into the image at dst, which has
-     * plan.packed_bytes; conversion may wait until finish. The image is position-independent: it may be copied to
-     * another aligned place and bound there. finish completes it on return; destroy ends the stream in any state. */
+    /* D [setup] Makes images that are not canonical (a canonical one in the source's format is copied by the core,
+     * where the plan does not say STREAM; without weight_begin there are no others). Streams the source (planes data,
+     * scale, zero of the shard, which the core has cut; each in order of its bytes, in pieces that may end anywhere)
+     * into the image at dst, which has plan.packed_bytes; conversion may wait until finish. The image is
+     * position-independent: it may be copied to another aligned place and bound there. finish completes it on return;
+     * destroy ends the stream in any state. */
     infer_status (*weight_begin)(infer_device *dev, const infer_weight_desc *desc, const infer_weight_plan *plan,
                                  const infer_range *dst, infer_weight **out);
     infer_status (*weight_append)(infer_weight *w, uint32_t plane, const void *data, uint64_t bytes);

@@ -727,7 +727,7 @@ static void sim_dev_close(infer_device *dev)
 
 static infer_status sim_dev_props(infer_device *dev, infer_device_props *out)
 {
-    infer_device_props p = {.flags = INFER_PROP_ROW_INVARIANT,
+    infer_device_props p = {.flags = INFER_PROP_ROW_INVARIANT | INFER_PROP_PARALLEL_LOAD,
                             .buffer_align = SIM_BIND_ALIGN,
                             .n_queues = 2,
                             .max_buffer = dev->cfg.heap_bytes,
