@@ -68,7 +68,6 @@
     X(rows, softmax)                                                                                                   \
     X(rows, argmax)                                                                                                    \
     X(sample, sample_prepare)                                                                                          \
-    X(sample, sample_bins)                                                                                             \
     X(sample, sample_pick)                                                                                             \
     X(sample, count_ids)                                                                                               \
     X(stream, stream4_bf16)                                                                                            \

@@ -168,10 +168,13 @@ typedef struct lp_sample {
     lp_i32 n_top, n_counts, n_bias, lp_fmt;
 } lp_sample;
 
-#define LP_SAMPLE_CHUNK     4096 /* logits of a block */
+#define LP_SAMPLE_CHUNK     1024 /* logits of a block */
 #define LP_SAMPLE_BINS      2048
 #define LP_SAMPLE_CHUNKS(v) (((v) + LP_SAMPLE_CHUNK - 1) / LP_SAMPLE_CHUNK)
-/* Bytes of scratch of a row of v logits, at z_off, a multiple of 16: adjusted logits, bins (share, number), chunks. */
-#define LP_SAMPLE_ROW(v) (((lp_u64)(v) + 3) / 4 * 16 + LP_SAMPLE_BINS * 16 + (lp_u64)LP_SAMPLE_CHUNKS(v) * 16)
+/* Bytes of scratch of a row of v logits, at z_off, a multiple of 16: adjusted logits, bins (share, number), a counter,
+ * chunks, each logit's bin. */
+#define LP_SAMPLE_ROW(v)                                                                                               \
+    (((lp_u64)(v) + 3) / 4 * 16 + LP_SAMPLE_BINS * 12 + 16 + (lp_u64)LP_SAMPLE_CHUNKS(v) * 16 +                        \
+     ((lp_u64)(v) + 7) / 8 * 16)
 
 #endif

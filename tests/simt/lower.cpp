@@ -750,8 +750,9 @@ int run_sample(call &c)
     std::vector<int> which = {0, 1, in[2], in[3], in[4], o, o + 1, p.n_top ? o + 2 : -2, p.n_top ? o + 3 : -2, -2, -1};
     dim3 grid(LP_SAMPLE_CHUNKS((uint32_t)p.x.width), p.rows.cap > 3 ? 3 : (uint32_t)p.rows.cap);
     go(c, "sample_prepare", which, p, grid, 256, 0, {{9, mem.base}});
-    go(c, "sample_bins", which, p, grid, 256, 0, {{9, mem.base}});
-    go(c, "sample_pick", which, p, (uint32_t)p.rows.cap, 1024, 0, {{9, mem.base}});
+    /* a block for some chunks, so that one is the last of several */
+    grid.x = (grid.x + 2) / 3;
+    go(c, "sample_pick", which, p, grid, 512, 0, {{9, mem.base}});
     if (in[2] >= 0)
         go(c, "count_ids", {1, 2, o, -1}, p, div_up(p.rows.cap, 64), 64);
     return 1;

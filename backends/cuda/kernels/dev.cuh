@@ -299,6 +299,34 @@ DEV void st_16(void *p, uint32_t x, uint32_t y, uint32_t z, uint32_t w)
     *(uint4 *)p = v;
 }
 
+/* Orders this thread's accesses to device memory as other blocks see them. */
+DEV void device_fence()
+{
+#if !defined(SIMT_H)
+    __threadfence();
+#endif
+}
+
+/* What another block of the same launch has written. */
+template <class T> DEV T ld_fresh(const T *p)
+{
+#if defined(__CUDA_ARCH__)
+    return __ldcg(p);
+#else
+    return *p;
+#endif
+}
+
+/* Brings the line to the second-level cache, where it stays what other kernels make of it. */
+DEV void fetch_ahead(const void *p)
+{
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p));
+#else
+    (void)p;
+#endif
+}
+
 /* 16 bytes from global to shared memory, in the background until copy_wait(0): all groups but the last n are there. */
 DEV void copy_16(void *shared, const void *global)
 {

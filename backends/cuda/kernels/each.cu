@@ -2,6 +2,7 @@
  * neighbouring elements, in 16-byte accesses where the vectors lie so. Grid: x over the elements of a vector, y over
  * vectors; both are walked, so that any grid is right. Bound by memory; at few rows by the launch.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "async.cuh"
 #include "unpack.cuh"
 
 /* Eight elements at e, fewer at a vector's end. */
@@ -42,6 +43,8 @@ DEV float one_of(const lp_each &p, float x, float u)
 
 extern "C" __global__ void each(const uchar *a, const uchar *b, uchar *y, const uchar *counts, const lp_each p)
 {
+    grid_go();
+    grid_wait();
     int n = rows_of(counts, p.rows) * p.per_row;
     FOR_VECTORS(k, n)
     {
@@ -71,6 +74,8 @@ extern "C" __global__ void each(const uchar *a, const uchar *b, uchar *y, const 
 /* A vector's bytes as they are; p.y.width counts bytes. A thread takes 16. */
 extern "C" __global__ void copy_bytes(const uchar *a, uchar *y, const uchar *counts, const lp_each p)
 {
+    grid_go();
+    grid_wait();
     int n = rows_of(counts, p.rows) * p.per_row;
     FOR_VECTORS(k, n)
     {
@@ -93,6 +98,8 @@ extern "C" __global__ void copy_bytes(const uchar *a, uchar *y, const uchar *cou
 extern "C" __global__ void unpack_rows(const uchar *a, const uchar *idx, uchar *y, const uchar *counts,
                                        const lp_select p)
 {
+    grid_go();
+    grid_wait();
     int n = rows_of(counts, p.rows) * p.per_row;
     FOR_VECTORS(k, n)
     {
@@ -123,6 +130,8 @@ extern "C" __global__ void unpack_rows(const uchar *a, const uchar *idx, uchar *
 /* Plain to block format: 32 lanes a block. Grid: x over the blocks of a vector, blockDim.x / 32 each. */
 extern "C" __global__ void pack_rows(const uchar *a, uchar *y, const uchar *counts, const lp_each p)
 {
+    grid_go();
+    grid_wait();
     int n = rows_of(counts, p.rows) * p.per_row, lane = (int)threadIdx.x % 32, groups = p.y.width / 32;
     int step = (int)(gridDim.x * blockDim.x / 32), first = (int)(blockIdx.x * blockDim.x / 32);
     FOR_VECTORS(k, n)
@@ -138,6 +147,8 @@ extern "C" __global__ void pack_rows(const uchar *a, uchar *y, const uchar *coun
 
 extern "C" __global__ void concat_rows(const uchar *a, const uchar *b, uchar *y, const uchar *counts, const lp_select p)
 {
+    grid_go();
+    grid_wait();
     int n = rows_of(counts, p.rows);
     FOR_VECTORS(k, n)
     {
@@ -154,6 +165,8 @@ extern "C" __global__ void concat_rows(const uchar *a, const uchar *b, uchar *y,
 extern "C" __global__ void rows_select(const uchar *a, const uchar *b, const uchar *idx, uchar *y, const uchar *counts,
                                        const lp_select p)
 {
+    grid_go();
+    grid_wait();
     int n = rows_of(counts, p.rows);
     FOR_VECTORS(k, n)
     {
@@ -177,6 +190,8 @@ extern "C" __global__ void rows_select(const uchar *a, const uchar *b, const uch
 extern "C" __global__ void ids_select(const uchar *a, const uchar *b, const uchar *idx, uchar *y, const uchar *counts,
                                       const lp_select p)
 {
+    grid_go();
+    grid_wait();
     int n = rows_of(counts, p.rows), step = (int)(gridDim.x * blockDim.x);
     for (int i = (int)(blockIdx.x * blockDim.x + threadIdx.x); i < n; i += step) {
         int from = ((const int *)(idx + p.idx.off))[i];
@@ -189,6 +204,8 @@ extern "C" __global__ void ids_select(const uchar *a, const uchar *b, const ucha
 extern "C" __global__ void moe_combine(const uchar *x, const uchar *w, uchar *y, const uchar *counts,
                                        const lp_combine p)
 {
+    grid_go();
+    grid_wait();
     int n = rows_of(counts, p.rows);
     FOR_VECTORS(k, n)
     {

@@ -2,7 +2,7 @@
  * size may depend on the vector's width only, as it decides the order of sums: 16 elements a thread are kept in
  * registers (norm), longer vectors are read again. Bound by memory; at few rows by latency.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "dev.cuh"
+#include "async.cuh"
 
 #define KEEP 2 /* groups of 8 that a thread keeps */
 
@@ -53,12 +53,27 @@ DEV void ld_normed(const norm_in &in, int g, float v[8])
     }
 }
 
+/* The sum over the block, once a launch for each N: its shared memory is nobody else's. */
+template <int N> DEV float sum_once(float v)
+{
+    SHARED(float, part, MAX_WAVES);
+    int t = thread_id(), waves = block_threads() / WAVE;
+    v = wave_sum(v);
+    if (waves == 1)
+        return v;
+    if (t % WAVE == 0)
+        part[t / WAVE] = v;
+    __syncthreads();
+    v = part[0];
+    for (int i = 1; i < waves; i++)
+        v += part[i];
+    return v;
+}
+
 extern "C" __global__ void __launch_bounds__(1024)
     norm_rows(const uchar *x, const uchar *w, const uchar *b, uchar *y, uchar *s, const uchar *counts, const lp_norm p)
 {
     int k = (int)blockIdx.x, t = (int)threadIdx.x, n = (int)blockDim.x, d = p.x.width, groups = (d + 7) / 8;
-    if (k >= rows_of(counts, p.rows) * p.per_row)
-        return;
     norm_in in = {x + at(p.x, k), 0, p.x.fmt, 0, 0, d, 0, 0};
     if (p.kind == LP_NORM_ADD) {
         in.r = b + at(p.b, k);
@@ -71,15 +86,23 @@ extern "C" __global__ void __launch_bounds__(1024)
     y += at(p.y, k);
     w += p.w.off;
     int y_wide = is_aligned(y, 16), w_wide = is_aligned(w, 16), s_wide = is_aligned(s, 16);
-    float kept[KEEP][8], v[8], mean = 0, sum = 0;
+    float kept[KEEP][8], f[8], v[8], mean = 0, sum = 0;
+    grid_go();
+    if (p.w.fmt && t < groups)
+        fetch_ahead(w + 8 * (int64_t)t * plain_bytes(p.w.fmt));
+    grid_wait();
     UNROLL
-    for (int j = 0; j < KEEP; j++) {
-        if (t + j * n < groups)
+    for (int j = 0; j < KEEP; j++) { /* all on their way at once, the count of rows too: the memory is there */
+        for (int i = 0; i < 8; i++)
+            kept[j][i] = 0;
+        if (t + j * n < groups) {
             ld_normed(in, t + j * n, kept[j]);
-        else
-            for (int i = 0; i < 8; i++)
-                kept[j][i] = 0;
+            if (j == 0 && p.w.fmt)
+                ld_group(w, p.w.fmt, t, d, w_wide, f);
+        }
     }
+    if (k >= rows_of(counts, p.rows) * p.per_row)
+        return;
     if (p.kind == LP_NORM_LAYER) {
         UNROLL
         for (int j = 0; j < KEEP; j++)
@@ -90,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(1024)
             for (int i = 0; i < 8; i++)
                 sum += v[i];
         }
-        mean = block_sum(sum) / (float)d;
+        mean = sum_once<0>(sum) / (float)d;
         sum = 0;
     }
     UNROLL
@@ -106,15 +129,15 @@ extern "C" __global__ void __launch_bounds__(1024)
             sum = fmaf(c, c, sum);
         }
     }
-    float scale = 1.0f / sqrtf(block_sum(sum) / (float)d + p.eps);
+    float scale = 1.0f / sqrtf(sum_once<1>(sum) / (float)d + p.eps);
     UNROLL
     for (int j = 0; j < KEEP; j++)
         if (t + j * n < groups) {
             int g = t + j * n;
-            float f[8], o[8];
+            float o[8];
             if (in.r)
                 st_group(s, p.s.fmt, g, d, s_wide, kept[j]);
-            if (p.w.fmt)
+            if (j && p.w.fmt)
                 ld_group(w, p.w.fmt, g, d, w_wide, f);
             for (int i = 0; i < 8; i++) {
                 o[i] = mul(kept[j][i] - mean, scale);
@@ -122,9 +145,9 @@ extern "C" __global__ void __launch_bounds__(1024)
                     o[i] = mul(o[i], add(f[i], p.offset));
             }
             if (p.kind == LP_NORM_LAYER && p.b.fmt) {
-                ld_group(b + p.b.off, p.b.fmt, g, d, is_aligned(b + p.b.off, 16), f);
+                ld_group(b + p.b.off, p.b.fmt, g, d, is_aligned(b + p.b.off, 16), v);
                 for (int i = 0; i < 8; i++)
-                    o[i] = add(o[i], f[i]);
+                    o[i] = add(o[i], v[i]);
             }
             st_group(y, p.y.fmt, g, d, y_wide, o);
         }
@@ -150,6 +173,8 @@ extern "C" __global__ void __launch_bounds__(1024)
     softmax(const uchar *x, uchar *y, const uchar *counts, const lp_row p)
 {
     int k = (int)blockIdx.x, t = (int)threadIdx.x, n = (int)blockDim.x, d = p.x.width, groups = (d + 7) / 8;
+    grid_go();
+    grid_wait();
     if (k >= rows_of(counts, p.rows) * p.per_row)
         return;
     x += at(p.x, k);
@@ -179,6 +204,8 @@ extern "C" __global__ void __launch_bounds__(1024)
 extern "C" __global__ void __launch_bounds__(1024) argmax(const uchar *x, uchar *y, const uchar *counts, const lp_row p)
 {
     int k = (int)blockIdx.x, t = (int)threadIdx.x, n = (int)blockDim.x, d = p.x.width, groups = (d + 7) / 8, best = -1;
+    grid_go();
+    grid_wait();
     if (k >= rows_of(counts, p.rows))
         return;
     x += at(p.x, k);

@@ -1,22 +1,26 @@
 /* Sampling without a sort. Candidates have a 64-bit key that rises in their order (falling logit, then rising id); a
  * cut is the place where a number or a sum of shares over the keys below it reaches its mark. Shares are integers
- * (units of 2^-44 of the best one's), so that sums are exact in whatever order they are made. Bound by reading the
- * logits: many blocks a row adjust and reduce them and count them into bins of equal width in logit / temperature; one
- * block a row then finds each cut's bin in the bins' sums and looks through that bin alone.
+ * (units of 2^-44 of the best one's), so that sums are exact in whatever order they are made. Many blocks a row adjust
+ * and reduce the logits, then count them into bins of equal width in logit / temperature. The block that is the last of
+ * its row at that finds each cut's bin in the bins' sums, and looks at that bin's keys alone: it finds them by the bin
+ * that each logit's was noted to be, and keeps them where they are not many.
  *
  * All take the same arguments. Scratch: rows * LP_SAMPLE_ROW(V) bytes at z_off, a multiple of 16.
  *   sample_prepare  grid x LP_SAMPLE_CHUNKS(V), y rows (walked), 256 threads
- *   sample_bins     as sample_prepare; does nothing for greedy rows without top_ids, but is to be launched
- *   sample_pick     grid x rows, 1024 threads
+ *   sample_pick     grid x as many blocks a row as there is room for, at most LP_SAMPLE_CHUNKS(V), y rows (walked),
+ *                   512 threads; a row that takes the best is done by the first
  *   count_ids       where counts are given: grid x ceil(rows / 128), 128 threads
  * SPDX-License-Identifier: Apache-2.0 */
 #include <float.h>
 
-#include "dev.cuh"
+#include "async.cuh"
 
 typedef unsigned long long u64;
-#define THREADS 1024              /* of sample_pick */
-#define LIST    1024              /* keys of a bin that are looked through at once */
+#define THREADS 512               /* of sample_pick */
+#define LIST    2048              /* keys that its block holds */
+#define FEW     128               /* keys that are ranked by looking at each pair */
+#define SUBS    256               /* parts of a bin */
+#define NO_BIN  0xFFFFu           /* of what cannot be chosen */
 #define ONE     17592186044416.0f /* 2^44 */
 
 /* Larger logits have smaller keys; +0 and -0 are one number. */
@@ -37,7 +41,10 @@ struct chunk_sum {
 /* A row's scratch. */
 struct sample_scratch {
     float *z;
-    u64 *share, *number; /* [LP_SAMPLE_BINS] */
+    u64 *share;       /* [LP_SAMPLE_BINS] */
+    uint32_t *number; /* [LP_SAMPLE_BINS] */
+    uint32_t *done;   /* blocks that have counted */
+    uint16_t *bin;    /* of each logit, up to a multiple of 8 */
     chunk_sum *chunk;
 };
 
@@ -48,8 +55,10 @@ DEV sample_scratch scratch_of(uchar *scratch, const lp_sample &p, int row)
     sample_scratch s;
     s.z = (float *)base;
     s.share = (u64 *)(base + (n + 3) / 4 * 16);
-    s.number = s.share + LP_SAMPLE_BINS;
-    s.chunk = (chunk_sum *)(s.number + LP_SAMPLE_BINS);
+    s.number = (uint32_t *)(s.share + LP_SAMPLE_BINS);
+    s.done = s.number + LP_SAMPLE_BINS;
+    s.chunk = (chunk_sum *)(s.done + 4);
+    s.bin = (uint16_t *)(s.chunk + LP_SAMPLE_CHUNKS(n));
     return s;
 }
 
@@ -85,61 +94,84 @@ DEV void best_of(const sample_scratch &s, int chunks, float &most, int &id)
     block_best(most, id);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+/* Four logits from `first` on, -INFINITY past the end. */
+DEV void ld_logits(const uchar *x, int fmt, int first, int n, float v[4])
+{
+    if (fmt == INFER_FMT_F32 && first + 4 <= n && is_aligned(x, 16)) {
+        uint4 u = ld_16(x + 4 * (int64_t)first);
+        v[0] = float_of(u.x), v[1] = float_of(u.y), v[2] = float_of(u.z), v[3] = float_of(u.w);
+        return;
+    }
+    for (int j = 0; j < 4; j++)
+        v[j] = first + j < n ? ld(x, fmt, first + j) : -INFINITY;
+}
+
+extern "C" __global__ void __launch_bounds__(LP_SAMPLE_CHUNK / 4)
     sample_prepare(const uchar *x, const uchar *params, const uchar *counts_p, const uchar *bias, const uchar *mask_p,
                    uchar *, uchar *, uchar *, uchar *, uchar *scratch, const uchar *step, const lp_sample p)
 {
     SHARED(float, z, LP_SAMPLE_CHUNK);
-    int t = thread_id(), threads = block_threads(), first = (int)blockIdx.x * LP_SAMPLE_CHUNK;
-    int n = p.x.width - first < LP_SAMPLE_CHUNK ? p.x.width - first : LP_SAMPLE_CHUNK, rows = rows_of(step, p.rows);
+    int t = thread_id(), chunk = (int)blockIdx.x * LP_SAMPLE_CHUNK, n = p.x.width, first = chunk + 4 * t;
+    grid_go();
+    grid_wait();
+    int rows = rows_of(step, p.rows);
     FOR_VECTORS(row, rows)
     {
         sample_scratch s = scratch_of(scratch, p, row);
+        float v[4];
+        ld_logits(x + at(p.x, row), p.x.fmt, first, n, v);
         infer_sample_row r = row_of(params, p, row);
-        const uint16_t *counts = 0;
-        const uint32_t *mask = 0;
-        const uchar *from = x + at(p.x, row);
-        if (p.counts.fmt && r.counts_row >= 0 && r.counts_row < p.n_counts)
-            counts = (const uint16_t *)(counts_p + at(p.counts, r.counts_row));
-        if (p.mask.fmt && r.flags & INFER_SAMPLE_MASKED)
-            mask = (const uint32_t *)(mask_p + at(p.mask, row));
-        __syncthreads();
-        for (int i = t; i < n; i += threads) {
-            float v = ld(from, p.x.fmt, first + i);
-            if (counts) {
-                uint32_t entry = counts[first + i], times = entry & 0x7FFFu;
+        if (r.temperature > 0 || p.n_top) /* bins will be counted */
+            for (int i = (int)blockIdx.x * block_threads() + t; i < LP_SAMPLE_BINS;
+                 i += (int)gridDim.x * block_threads()) {
+                s.share[i] = 0;
+                s.number[i] = 0;
+                if (i == 0)
+                    *s.done = 0;
+            }
+        if (p.counts.fmt && r.counts_row >= 0 && r.counts_row < p.n_counts) {
+            const uint16_t *counts = (const uint16_t *)(counts_p + at(p.counts, r.counts_row));
+            for (int j = 0; j < 4 && first + j < n; j++) {
+                uint32_t entry = counts[first + j], times = entry & 0x7FFFu;
                 float rep = r.repetition_penalty;
                 if (entry && rep > 0 && rep != 1)
-                    v = v > 0 ? v / rep : mul(v, rep);
+                    v[j] = v[j] > 0 ? v[j] / rep : mul(v[j], rep);
                 if (times)
-                    v -= add(r.presence_penalty, mul(r.frequency_penalty, (float)times));
+                    v[j] -= add(r.presence_penalty, mul(r.frequency_penalty, (float)times));
             }
-            z[i] = v;
         }
-        for (int i = (int)blockIdx.x * threads + t; i < LP_SAMPLE_BINS; i += (int)gridDim.x * threads)
-            s.share[i] = s.number[i] = 0;
-        __syncthreads();
-        for (u64 i = 0; p.bias.fmt && i < r.bias_count && t == 0; i++) { /* in order: an id may come twice */
-            u64 which = (u64)r.bias_first + i;
-            if (which >= (u64)p.n_bias)
-                break;
-            const infer_sample_bias *b = (const infer_sample_bias *)(bias + at(p.bias, (int64_t)which));
-            if (b->id >= first && b->id - first < n)
-                z[b->id - first] += b->bias;
+        if (p.bias.fmt && r.bias_count) {
+            __syncthreads();
+            for (int j = 0; j < 4; j++)
+                z[4 * t + j] = v[j];
+            __syncthreads();
+            for (u64 i = 0; i < r.bias_count && t == 0; i++) { /* in order: an id may come twice */
+                u64 which = (u64)r.bias_first + i;
+                if (which >= (u64)p.n_bias)
+                    break;
+                const infer_sample_bias *b = (const infer_sample_bias *)(bias + at(p.bias, (int64_t)which));
+                if (b->id >= chunk && b->id - chunk < LP_SAMPLE_CHUNK)
+                    z[b->id - chunk] += b->bias;
+            }
+            __syncthreads();
+            for (int j = 0; j < 4; j++)
+                v[j] = z[4 * t + j];
         }
-        __syncthreads();
+        uint32_t allowed = 15;
+        if (p.mask.fmt && r.flags & INFER_SAMPLE_MASKED && first < n)
+            allowed = ((const uint32_t *)(mask_p + at(p.mask, row)))[first / 32] >> first % 32;
         float most = 0, sum = 0;
         int best = -1;
-        for (int i = t; i < n; i += threads) {
-            int id = first + i, forbidden = mask && !(mask[id / 32] >> (id % 32) & 1u);
-            float v = forbidden || isnan(z[i]) ? -INFINITY : fminf(z[i], FLT_MAX);
-            s.z[id] = z[i] = v;
-            if (v != -INFINITY)
-                better(most, best, v, id);
+        for (int j = 0; j < 4; j++) {
+            v[j] = first + j >= n || !(allowed >> j & 1u) || isnan(v[j]) ? -INFINITY : fminf(v[j], FLT_MAX);
+            if (v[j] != -INFINITY)
+                better(most, best, v[j], first + j);
         }
+        if (first < n)
+            st_16(s.z + first, bits_of(v[0]), bits_of(v[1]), bits_of(v[2]), bits_of(v[3]));
         block_best(most, best);
-        for (int i = t; i < n && best >= 0; i += threads)
-            sum += z[i] == -INFINITY ? 0.0f : expf(z[i] - most);
+        for (int j = 0; j < 4 && best >= 0; j++)
+            sum += v[j] == -INFINITY ? 0.0f : expf(v[j] - most);
         sum = block_sum(sum);
         if (t == 0) {
             chunk_sum c = {most, best, sum, 0};
@@ -148,72 +180,17 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    sample_bins(const uchar *, const uchar *params, const uchar *, const uchar *, const uchar *, uchar *, uchar *,
-                uchar *, uchar *, uchar *scratch, const uchar *step, const lp_sample p)
-{
-    SHARED(u64, share, LP_SAMPLE_BINS);
-    SHARED(uint32_t, number, LP_SAMPLE_BINS);
-    int t = thread_id(), threads = block_threads(), first = (int)blockIdx.x * LP_SAMPLE_CHUNK;
-    int n = p.x.width - first < LP_SAMPLE_CHUNK ? p.x.width - first : LP_SAMPLE_CHUNK, rows = rows_of(step, p.rows);
-    FOR_VECTORS(row, rows)
-    {
-        sample_scratch s = scratch_of(scratch, p, row);
-        infer_sample_row r = row_of(params, p, row);
-        if (!(r.temperature > 0) && !p.n_top)
-            continue;
-        float top;
-        int top_id;
-        best_of(s, LP_SAMPLE_CHUNKS(p.x.width), top, top_id);
-        for (int i = t; i < LP_SAMPLE_BINS; i += threads) {
-            share[i] = 0;
-            number[i] = 0;
-        }
-        __syncthreads();
-        for (int i = t; i < n && top_id >= 0; i += threads) {
-            float v = s.z[first + i];
-            if (v == -INFINITY)
-                continue;
-            float far = distance(r, top, v);
-            atomicAdd(&share[bin_of(far)], share_of(far));
-            atomicAdd(&number[bin_of(far)], (uint32_t)1);
-        }
-        __syncthreads();
-        for (int i = t; i < LP_SAMPLE_BINS; i += threads)
-            if (number[i]) {
-                atomicAdd(&s.share[i], share[i]);
-                atomicAdd(&s.number[i], (u64)number[i]);
-            }
-        __syncthreads();
-    }
-}
-
 /* What sample_pick's block shares. share and number are sums up to and with each bin. */
 struct pick {
     infer_sample_row r;
-    const float *z;
-    u64 *share, *number, *list;
-    int *listed;
+    sample_scratch s;
+    u64 *share, *list, *few, *few_share, *sub_share, *found;
+    uint32_t *number, *sub_number;
+    int *count;
     float top;
     int n;
+    int listed, from, to; /* list holds the keys of bins from .. to; none: to -1 */
 };
-
-/* The keys of bin b, as far as LIST holds them; returns how many there are. */
-DEV int list_bin(const pick &k, int b)
-{
-    __syncthreads();
-    if (thread_id() == 0)
-        *k.listed = 0;
-    __syncthreads();
-    for (int i = thread_id(); i < k.n; i += THREADS)
-        if (k.z[i] != -INFINITY && bin_of(distance(k.r, k.top, k.z[i])) == b) {
-            int to = atomicAdd(k.listed, 1);
-            if (to < LIST)
-                k.list[to] = key_of(k.z[i], i);
-        }
-    __syncthreads();
-    return *k.listed;
-}
 
 DEV float logit_of(u64 key)
 {
@@ -221,72 +198,217 @@ DEV float logit_of(u64 key)
     return float_of(u & 0x80000000u ? u : ~u & 0x7FFFFFFFu);
 }
 
-/* Numbers and shares of bin b's keys below `key`, read from all logits. */
-DEV void below(const pick &k, int b, u64 key, u64 &number, u64 &share)
+DEV float distance_of(const pick &k, u64 key)
 {
-    u64 m = 0, s = 0;
-    for (int i = thread_id(); i < k.n; i += THREADS) {
-        if (k.z[i] == -INFINITY || key_of(k.z[i], i) >= key)
-            continue;
-        float far = distance(k.r, k.top, k.z[i]);
-        if (bin_of(far) == b) {
-            m++;
-            s += share_of(far);
-        }
-    }
-    number = block_sum(m);
-    share = block_sum(s);
+    return distance(k.r, k.top, logit_of(key));
 }
 
-/* The least key below which the measure (shares or numbers) reaches mark, 1 <= mark <= all; total: the shares below. */
-DEV u64 cut(const pick &k, int by_share, u64 mark, u64 &total)
+/* Where in its bin a key lies: rises with it. */
+DEV int sub_of(const pick &k, u64 key, int b)
 {
-    SHARED(u64, found, 2);
-    const u64 *sums = by_share ? k.share : k.number;
-    int lo = 0, hi = LP_SAMPLE_BINS - 1;
+    float in = (mul(distance_of(k, key), 32.0f) - (float)b) * (float)SUBS;
+    return in < (float)(SUBS - 1) ? (int)in : SUBS - 1;
+}
+
+/* Does f(key) for all keys of bins lo .. hi, in any order, by all threads. */
+template <class F> DEV void each_key(const pick &k, int lo, int hi, F f)
+{
+    int t = thread_id();
+    if (lo >= k.from && hi <= k.to) {
+        for (int i = t; i < k.listed; i += THREADS) {
+            int b = bin_of(distance_of(k, k.list[i]));
+            if (b >= lo && b <= hi)
+                f(k.list[i]);
+        }
+        return;
+    }
+    const int ahead = 8;
+    const uint4 none = {0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu};
+    int groups = (k.n + 7) / 8;
+    for (int g = t; g < groups; g += ahead * THREADS) {
+        uint4 u[ahead];
+        UNROLL
+        for (int a = 0; a < ahead; a++)
+            u[a] = g + a * THREADS < groups ? ld_fresh((const uint4 *)k.s.bin + g + a * THREADS) : none;
+        UNROLL
+        for (int a = 0; a < ahead; a++) {
+            uint32_t w[4] = {u[a].x, u[a].y, u[a].z, u[a].w};
+            UNROLL
+            for (int i = 0; i < 8; i++) {
+                uint32_t b = (i % 2 ? w[i / 2] >> 16 : w[i / 2] & 0xFFFFu) - (uint32_t)lo;
+                if (b <= (uint32_t)(hi - lo)) {
+                    int id = 8 * (g + a * THREADS) + i;
+                    f(key_of(k.s.z[id], id));
+                }
+            }
+        }
+    }
+}
+
+/* The first of n rising sums that reaches the mark, the last if none does. */
+template <class T> DEV int reaches(const T *sums, int n, u64 mark)
+{
+    int lo = 0, hi = n - 1;
     while (lo < hi) {
         int mid = (lo + hi) / 2;
-        if (sums[mid] >= mark)
+        if ((u64)sums[mid] >= mark)
             hi = mid;
         else
             lo = mid + 1;
     }
+    return lo;
+}
+
+DEV uint32_t keys_in(const pick &k, int b)
+{
+    return k.number[b] - (b ? k.number[b - 1] : 0);
+}
+
+/* Puts the keys that f takes into a list; returns how many. */
+template <class F> DEV int list_keys(const pick &k, int lo, int hi, u64 *list, int most, F f)
+{
+    __syncthreads();
     if (thread_id() == 0)
-        found[0] = found[1] = 0;
-    u64 need = mark - (lo ? sums[lo - 1] : 0), base = lo ? k.share[lo - 1] : 0, m, s;
-    int listed = list_bin(k, lo);
-    if (listed <= LIST) { /* a key a thread: what lies up to it */
-        u64 mine = thread_id() < listed ? k.list[thread_id()] : 0, reach = 0, own = 0;
-        m = s = 0;
-        for (int i = 0; i < listed; i++) {
-            u64 w = share_of(distance(k.r, k.top, logit_of(k.list[i])));
-            if (k.list[i] <= mine) {
-                s += w;
-                m++;
-            }
-            own = k.list[i] == mine ? w : own;
+        *k.count = 0;
+    __syncthreads();
+    each_key(k, lo, hi, [&](u64 key) {
+        if (f(key)) {
+            int to = atomicAdd(k.count, 1);
+            if (to < most)
+                list[to] = key;
         }
-        reach = by_share ? s : m;
-        if (thread_id() < listed && reach >= need && reach - (by_share ? own : 1) < need) {
-            found[0] = mine + 1;
-            found[1] = base + s;
+    });
+    __syncthreads();
+    return *k.count;
+}
+
+/* Holds the keys of bin b if they are few enough; with those of the bins before it, if they are. */
+DEV void hold(pick &k, int b)
+{
+    if (b >= k.from && b <= k.to)
+        return;
+    int from = k.number[b] <= LIST ? 0 : b;
+    if (keys_in(k, b) > LIST)
+        return;
+    k.to = -1;
+    k.listed = list_keys(k, from, b, k.list, LIST, [](u64) { return true; });
+    k.from = from;
+    k.to = b;
+}
+
+/* Sums over the threads up to and with each. */
+DEV void scan(u64 &a, uint32_t &b)
+{
+    SHARED(u64, as, MAX_WAVES);
+    SHARED(uint32_t, bs, MAX_WAVES);
+    int t = thread_id(), lane = t % WAVE;
+    for (int m = 1; m < WAVE; m *= 2) {
+        u64 x = wave_from(a, lane >= m ? lane - m : lane);
+        uint32_t y = wave_from(b, lane >= m ? lane - m : lane);
+        a += lane >= m ? x : 0;
+        b += lane >= m ? y : 0;
+    }
+    __syncthreads();
+    if (lane == WAVE - 1) {
+        as[t / WAVE] = a;
+        bs[t / WAVE] = b;
+    }
+    __syncthreads();
+    for (int w = 0; w < t / WAVE; w++) {
+        a += as[w];
+        b += bs[w];
+    }
+}
+
+/* The key behind the one with which numbers (or shares) reach the mark; *total: the shares up to there. */
+DEV u64 cut(pick &k, int by_share, u64 mark, u64 &total)
+{
+    int t = thread_id(),
+        b = by_share ? reaches(k.share, LP_SAMPLE_BINS, mark) : reaches(k.number, LP_SAMPLE_BINS, mark);
+    u64 base = b ? k.share[b - 1] : 0, need = mark - (by_share ? base : b ? (u64)k.number[b - 1] : 0);
+    int keys = (int)keys_in(k, b), sub = -1;
+    hold(k, b);
+    if (keys > FEW) {
+        __syncthreads();
+        for (int i = t; i < SUBS; i += THREADS) {
+            k.sub_share[i] = 0;
+            k.sub_number[i] = 0;
         }
         __syncthreads();
-        total = found[1];
-        u64 key = found[0];
+        each_key(k, b, b, [&](u64 key) {
+            int to = sub_of(k, key, b);
+            atomicAdd(&k.sub_share[to], share_of(distance_of(k, key)));
+            atomicAdd(&k.sub_number[to], (uint32_t)1);
+        });
+        __syncthreads();
+        u64 shares = t < SUBS ? k.sub_share[t] : 0;
+        uint32_t numbers = t < SUBS ? k.sub_number[t] : 0;
+        scan(shares, numbers);
+        if (t < SUBS) {
+            k.sub_share[t] = shares;
+            k.sub_number[t] = numbers;
+        }
+        __syncthreads();
+        sub = by_share ? reaches(k.sub_share, SUBS, need) : reaches(k.sub_number, SUBS, need);
+        keys = (int)k.sub_number[sub];
+        if (sub) {
+            keys -= (int)k.sub_number[sub - 1];
+            need -= by_share ? k.sub_share[sub - 1] : (u64)k.sub_number[sub - 1];
+            base += k.sub_share[sub - 1];
+        }
+    }
+    auto inside = [&](u64 key) { return sub < 0 || sub_of(k, key, b) == sub; };
+    if (keys <= FEW) { /* a key a thread: what lies up to it */
+        list_keys(k, b, b, k.few, FEW, inside);
+        if (t < keys)
+            k.few_share[t] = share_of(distance_of(k, k.few[t]));
+        __syncthreads();
+        if (t < keys) {
+            u64 mine = k.few[t], m = 0, s = 0, own = by_share ? k.few_share[t] : 1;
+            for (int i = 0; i < keys; i++)
+                if (k.few[i] <= mine) {
+                    s += k.few_share[i];
+                    m++;
+                }
+            u64 reach = by_share ? s : m;
+            if (reach >= need && reach - own < need) {
+                k.found[0] = mine + 1;
+                k.found[1] = base + s;
+            }
+        }
+        __syncthreads();
+        total = k.found[1];
+        u64 key = k.found[0];
         __syncthreads();
         return key;
     }
-    u64 from = 0, to = ~(u64)0;
-    while (to - from > 1) {
-        u64 mid = from + (to - from) / 2;
-        below(k, lo, mid, m, s);
+    /* many that are nearly equal: halve what lies between the first and the last */
+    u64 low = 0, high = 0;
+    each_key(k, b, b, [&](u64 key) {
+        if (inside(key)) {
+            low = ~key > low ? ~key : low;
+            high = key > high ? key : high;
+        }
+    });
+    u64 from = ~block_max(low), to = block_max(high) + 1, m, s;
+    for (;;) {
+        u64 mid = to - from > 1 ? from + (to - from) / 2 : to;
+        m = s = 0;
+        each_key(k, b, b, [&](u64 key) {
+            if (key < mid && inside(key)) {
+                m++;
+                s += share_of(distance_of(k, key));
+            }
+        });
+        m = block_sum(m);
+        s = block_sum(s);
+        if (to - from <= 1)
+            break;
         if ((by_share ? s : m) >= need)
             to = mid;
         else
             from = mid;
     }
-    below(k, lo, to, m, s);
     total = base + s;
     return to;
 }
@@ -302,34 +424,36 @@ DEV u64 uniform_times(const infer_sample_row &r, u64 s)
     return x * (s >> 24) + (x * (s & 0xFFFFFFu) >> 24);
 }
 
-DEV int draw(const pick &k, int top_id)
+/* The shares of all that has at least min_p times the best one's probability. Bins beside the border's are all in or
+ * out. */
+DEV u64 likely(const pick &k, float min_p)
 {
-    u64 all = k.share[LP_SAMPLE_BINS - 1], total = all, number = k.number[LP_SAMPLE_BINS - 1];
-    u64 end = ~(u64)0, first = key_of(k.top, top_id);
+    if (min_p > 1)
+        return share_of(0);
+    int b = bin_of(-logf(min_p)), lo = b > 1 ? b - 1 : 0, hi = b + 1 < LP_SAMPLE_BINS ? b + 1 : LP_SAMPLE_BINS - 1;
+    u64 s = 0;
+    each_key(k, lo, hi, [&](u64 key) {
+        float far = distance_of(k, key);
+        s += expf(-far) >= min_p ? share_of(far) : 0;
+    });
+    return block_sum(s) + (lo ? k.share[lo - 1] : 0);
+}
+
+DEV int draw(pick &k, int top_id)
+{
+    u64 total = k.share[LP_SAMPLE_BINS - 1], number = k.number[LP_SAMPLE_BINS - 1];
     if (k.r.top_k > 0 && (u64)k.r.top_k < number)
-        end = cut(k, 0, (u64)k.r.top_k, total);
+        cut(k, 0, (u64)k.r.top_k, total);
     if (k.r.top_p < 1) {
         double mark = ceil((double)k.r.top_p * (double)total);
-        if (mark >= 1) {
-            u64 m = mark < (double)total ? (u64)mark : total;
-            end = cut(k, 1, m, total);
-        } else {
-            end = first + 1;
+        if (mark >= 1)
+            cut(k, 1, mark < (double)total ? (u64)mark : total, total);
+        else
             total = share_of(0);
-        }
     }
-    if (k.r.min_p > 0) {
-        u64 last = first;
-        for (int i = thread_id(); i < k.n; i += THREADS)
-            if (k.z[i] != -INFINITY && expf(-distance(k.r, k.top, k.z[i])) >= k.r.min_p && key_of(k.z[i], i) > last)
-                last = key_of(k.z[i], i);
-        last = block_max(last);
-        if (last + 1 < end) {
-            int b = bin_of(distance(k.r, k.top, logit_of(last)));
-            u64 m, s;
-            below(k, b, last + 1, m, s);
-            total = s + (b ? k.share[b - 1] : 0);
-        }
+    if (k.r.min_p > 0) { /* what is left is always the first keys */
+        u64 s = likely(k, k.r.min_p);
+        total = s < total ? s : total;
     }
     u64 unused;
     int id = (int)(uint32_t)(cut(k, 1, uniform_times(k.r, total) + 1, unused) - 1);
@@ -337,46 +461,82 @@ DEV int draw(const pick &k, int top_id)
 }
 
 /* The n_top best in order: those below the cut at their number, each at the place that its rank says. */
-DEV void write_top(const pick &k, int want, float lse, int *ids, uchar *lps, int lp_fmt)
+DEV void write_top(pick &k, int want, float lse, int *ids, uchar *lps, int lp_fmt)
 {
     u64 number = k.number[LP_SAMPLE_BINS - 1], unused;
-    int have = number < (u64)want ? (int)number : want;
-    u64 end = have ? cut(k, 0, (u64)have, unused) : 0;
-    if (thread_id() == 0)
-        *k.listed = 0;
-    __syncthreads();
-    for (int i = thread_id(); i < k.n && have; i += THREADS)
-        if (k.z[i] != -INFINITY && key_of(k.z[i], i) < end)
-            k.list[atomicAdd(k.listed, 1)] = key_of(k.z[i], i);
-    __syncthreads();
-    for (int i = thread_id(); i < want; i += THREADS) {
+    int have = number < (u64)want ? (int)number : want, t = thread_id();
+    if (have) {
+        u64 end = cut(k, 0, (u64)have, unused);
+        list_keys(k, 0, reaches(k.number, LP_SAMPLE_BINS, (u64)have), k.few, FEW, [=](u64 key) { return key < end; });
+    }
+    for (int i = t; i < want; i += THREADS) {
         int rank = i;
         if (i < have) {
             rank = 0;
             for (int j = 0; j < have; j++)
-                rank += k.list[j] < k.list[i];
+                rank += k.few[j] < k.few[i];
         }
-        ids[rank] = i < have ? (int)(uint32_t)k.list[i] : -1;
-        st(lps, lp_fmt, rank, i < have ? logit_of(k.list[i]) - k.top - lse : QUIET_NAN);
+        ids[rank] = i < have ? (int)(uint32_t)k.few[i] : -1;
+        st(lps, lp_fmt, rank, i < have ? logit_of(k.few[i]) - k.top - lse : QUIET_NAN);
     }
     __syncthreads();
 }
 
-/* Sums up to and with each bin. */
-DEV void sum_up(u64 *v)
+/* Counts this block's chunks into the row's bins. 1: it is the last to do so, and all are there. */
+DEV int count_bins(const pick &k, int chunks)
 {
-    int t = thread_id();
-    const int each = LP_SAMPLE_BINS / THREADS;
-    for (int step = 1; step < LP_SAMPLE_BINS; step *= 2) {
-        u64 add_to[each];
-        __syncthreads();
-        for (int j = 0; j < each; j++)
-            add_to[j] = t + j * THREADS >= step ? v[t + j * THREADS - step] : 0;
-        __syncthreads();
-        for (int j = 0; j < each; j++)
-            v[t + j * THREADS] += add_to[j];
+    int t = thread_id(), padded = (k.n + 7) / 8 * 8;
+    __syncthreads();
+    for (int i = t; i < LP_SAMPLE_BINS; i += THREADS) {
+        k.share[i] = 0;
+        k.number[i] = 0;
     }
     __syncthreads();
+    for (int c = (int)blockIdx.x; c < chunks; c += (int)gridDim.x)
+        for (int i = c * LP_SAMPLE_CHUNK + t; i < (c + 1) * LP_SAMPLE_CHUNK && i < padded; i += THREADS) {
+            float v = i < k.n ? k.s.z[i] : -INFINITY;
+            uint32_t b = NO_BIN;
+            if (v != -INFINITY) {
+                float far = distance(k.r, k.top, v);
+                u64 share = share_of(far);
+                b = (uint32_t)bin_of(far);
+                if (share)
+                    atomicAdd(&k.share[b], share);
+                atomicAdd(&k.number[b], (uint32_t)1);
+            }
+            k.s.bin[i] = (uint16_t)b;
+        }
+    __syncthreads();
+    for (int i = t; i < LP_SAMPLE_BINS; i += THREADS)
+        if (k.number[i]) {
+            if (k.share[i])
+                atomicAdd(&k.s.share[i], k.share[i]);
+            atomicAdd(&k.s.number[i], k.number[i]);
+        }
+    device_fence();
+    __syncthreads();
+    if (t == 0)
+        *k.count = atomicAdd(k.s.done, (uint32_t)1) == gridDim.x - 1;
+    __syncthreads();
+    if (!*k.count)
+        return 0;
+    device_fence();
+    const int each = LP_SAMPLE_BINS / THREADS; /* neighbours */
+    u64 share[each], shares = 0;
+    uint32_t number[each], numbers = 0;
+    UNROLL
+    for (int j = 0; j < each; j++) {
+        share[j] = shares += ld_fresh(&k.s.share[each * t + j]);
+        number[j] = numbers += ld_fresh(&k.s.number[each * t + j]);
+    }
+    scan(shares, numbers);
+    UNROLL
+    for (int j = 0; j < each; j++) {
+        k.share[each * t + j] = shares - share[each - 1] + share[j];
+        k.number[each * t + j] = numbers - number[each - 1] + number[j];
+    }
+    __syncthreads();
+    return 1;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -384,35 +544,65 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 uchar *top_ids, uchar *top_lp, uchar *scratch, const uchar *step, const lp_sample p)
 {
     SHARED(u64, share, LP_SAMPLE_BINS);
-    SHARED(u64, number, LP_SAMPLE_BINS);
+    SHARED(uint32_t, number, LP_SAMPLE_BINS);
     SHARED(u64, list, LIST);
-    SHARED(int, listed, 1);
-    int row = (int)blockIdx.x, t = thread_id(), chunks = LP_SAMPLE_CHUNKS(p.x.width), id;
-    if (row >= rows_of(step, p.rows))
-        return;
-    sample_scratch s = scratch_of(scratch, p, row);
-    pick k = {row_of(params, p, row), s.z, share, number, list, listed, 0, p.x.width};
-    best_of(s, chunks, k.top, id);
-    float lse = 0;
-    for (int c = t; c < chunks && id >= 0; c += THREADS)
-        lse += s.chunk[c].id < 0 ? 0.0f : s.chunk[c].sum * expf(s.chunk[c].most - k.top);
-    lse = logf(block_sum(lse));
-    int draws = k.r.temperature > 0 && id >= 0;
-    if (draws || p.n_top) {
-        for (int i = t; i < LP_SAMPLE_BINS; i += THREADS) {
-            share[i] = s.share[i];
-            number[i] = s.number[i];
+    SHARED(u64, few, FEW);
+    SHARED(u64, few_share, FEW);
+    SHARED(u64, sub_share, SUBS);
+    SHARED(uint32_t, sub_number, SUBS);
+    SHARED(u64, found, 2);
+    SHARED(int, count, 1);
+    int t = thread_id(), chunks = LP_SAMPLE_CHUNKS(p.x.width), id;
+    grid_go();
+    grid_wait();
+    int rows = rows_of(step, p.rows);
+    FOR_VECTORS(row, rows)
+    {
+        pick k = {row_of(params, p, row),
+                  scratch_of(scratch, p, row),
+                  share,
+                  list,
+                  few,
+                  few_share,
+                  sub_share,
+                  found,
+                  number,
+                  sub_number,
+                  count,
+                  0,
+                  p.x.width,
+                  0,
+                  0,
+                  -1};
+        int draws = k.r.temperature > 0;
+        if (blockIdx.x && !draws && !p.n_top)
+            continue;
+        best_of(k.s, chunks, k.top, id);
+        draws = draws && id >= 0;
+        if (id >= 0 && (draws || p.n_top)) {
+            if (!count_bins(k, chunks))
+                continue;
+        } else if (blockIdx.x) {
+            continue;
         }
-        sum_up(share);
-        sum_up(number);
-    }
-    if (p.n_top)
-        write_top(k, p.n_top, lse, (int *)(top_ids + at(p.top_ids, row)), top_lp + at(p.top_lp, row), p.top_lp.fmt);
-    if (draws)
-        id = draw(k, id);
-    if (t == 0) {
-        ((int *)(ids + p.ids_off))[row] = id;
-        st(lp + p.lp_off, p.lp_fmt, row, id < 0 ? QUIET_NAN : s.z[id] - k.top - lse);
+        float lse = 0;
+        for (int c = t; c < chunks && id >= 0; c += THREADS)
+            lse += k.s.chunk[c].id < 0 ? 0.0f : k.s.chunk[c].sum * expf(k.s.chunk[c].most - k.top);
+        lse = logf(block_sum(lse));
+        if (p.n_top && id >= 0) {
+            write_top(k, p.n_top, lse, (int *)(top_ids + at(p.top_ids, row)), top_lp + at(p.top_lp, row), p.top_lp.fmt);
+        } else if (p.n_top) {
+            for (int i = t; i < p.n_top; i += THREADS) {
+                ((int *)(top_ids + at(p.top_ids, row)))[i] = -1;
+                st(top_lp + at(p.top_lp, row), p.top_lp.fmt, i, QUIET_NAN);
+            }
+        }
+        if (draws)
+            id = draw(k, id);
+        if (t == 0) {
+            ((int *)(ids + p.ids_off))[row] = id;
+            st(lp + p.lp_off, p.lp_fmt, row, id < 0 ? QUIET_NAN : k.s.z[id] - k.top - lse);
+        }
     }
 }
 
@@ -420,6 +610,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 extern "C" __global__ void count_ids(const uchar *params, uchar *counts_p, const uchar *ids, const uchar *step,
                                      const lp_sample p)
 {
+    grid_go();
+    grid_wait();
     int rows = rows_of(step, p.rows), i = (int)(blockIdx.x * blockDim.x + threadIdx.x), times = 0;
     if (i >= rows)
         return;
