@@ -275,6 +275,17 @@ CUDA_OP(attn);   /* paged, latent, dense: cuda_attn.c */
 CUDA_OP(sample); /* cuda_rows.c */
 CUDA_OP(route);
 
+/* ---- cuda_gemm.c: products of many rows by packed weights ---- */
+
+/* Whether a product of so many rows by that operand is its. */
+int cuda_gemm_takes(const infer_device *dev, const infer_op_desc *op, uint32_t weight, int64_t rows);
+/* Bytes of scratch for operand 0's rows and that weight; 0: not its. */
+uint64_t cuda_gemm_scratch(const infer_device *dev, const infer_op_desc *op, uint32_t weight);
+/* The launches of a product, or of several, as launch_fill_product and launch_fill_products have filled them in. at:
+ * where the call's scratch is free. */
+infer_status cuda_gemm_one(launch_call *c, infer_format f, const lp_mm *m, const int which[10], uint64_t at);
+infer_status cuda_gemm_several(launch_call *c, infer_format f, const lp_mms *m, const int which[11], uint64_t at);
+
 /* ---- cuda_prog.c ---- */
 
 infer_status cuda_prog_build(infer_device *dev, const infer_graph_view *view, infer_program **out,

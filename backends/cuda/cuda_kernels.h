@@ -9,6 +9,7 @@
 #define CUDA_FILES(X)                                                                                                  \
     X(attn)                                                                                                            \
     X(each)                                                                                                            \
+    X(gemm)                                                                                                            \
     X(kv)                                                                                                              \
     X(matvec_block)                                                                                                    \
     X(matvec_plain)                                                                                                    \
@@ -39,6 +40,14 @@
     X(matvec_super, Q5_K, q5_k)                                                                                        \
     X(matvec_super, Q6_K, q6_k)
 
+/* Formats of packed weights: X(file of the kernels for many rows, id, name in kernels, format of x, elements of a
+ * step).
+ */
+#define CUDA_GEMM_FORMATS(X)                                                                                           \
+    X(gemm, BF16, bf16, bf16, 64)                                                                                      \
+    X(gemm, F16, f16, f16, 64)                                                                                         \
+    X(gemm, F8_E4M3, e4m3, e4m3, 128)
+
 /* X(file, kernel): those that are there once, and those of one format. */
 #define CUDA_PLAIN_KERNELS(X)                                                                                          \
     X(attn, attention_1)                                                                                               \
@@ -54,6 +63,9 @@
     X(each, rows_select)                                                                                               \
     X(each, ids_select)                                                                                                \
     X(each, moe_combine)                                                                                               \
+    X(gemm, gemm_x_bf16)                                                                                               \
+    X(gemm, gemm_x_f16)                                                                                                \
+    X(gemm, gemm_x_e4m3)                                                                                               \
     X(kv, rope_write)                                                                                                  \
     X(kv, kv_move)                                                                                                     \
     X(kv, state_copy)                                                                                                  \
@@ -87,6 +99,12 @@
     X(file, mvs8_##f)                                                                                                  \
     X(tile, tile_##f##_bf16)                                                                                           \
     X(tile, tile_##f##_f16)
+#define CUDA_GEMM_KERNELS(X, file, f)                                                                                  \
+    X(file, gemm16_##f)                                                                                                \
+    X(file, gemm32_##f)                                                                                                \
+    X(file, gemm64_##f)                                                                                                \
+    X(file, gemm128_##f)                                                                                               \
+    X(file, gemm256_##f)
 
 enum {
 #define X(file) CUDA_FILE_##file,
@@ -95,9 +113,11 @@ enum {
         CUDA_N_FILES
 };
 enum {
-#define X(file, kernel)     CUDA_K_##kernel,
-#define ALL(file, id, name) CUDA_FORMAT_KERNELS(X, file, name)
-    CUDA_PLAIN_KERNELS(X) CUDA_FORMATS(ALL)
+#define X(file, kernel)               CUDA_K_##kernel,
+#define ALL(file, id, name)           CUDA_FORMAT_KERNELS(X, file, name)
+#define MANY(file, id, name, x, unit) CUDA_GEMM_KERNELS(X, file, name)
+    CUDA_PLAIN_KERNELS(X) CUDA_FORMATS(ALL) CUDA_GEMM_FORMATS(MANY)
+#undef MANY
 #undef ALL
 #undef X
         CUDA_N_KERNELS

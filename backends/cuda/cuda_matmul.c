@@ -75,6 +75,19 @@ static infer_status emit_stream(launch_call *c, cuda_launch *l, int64_t tiles, i
     return cuda_emit(c, l, (uint32_t)tiles, cuda_walked(cuda_div_up(rows, rows > 4 ? 8 : 4)), 1, WAVE, STREAM_WAVES, 1);
 }
 
+/* Rows of the hidden width, in scratch: gate (then act(gate) * up), and up where it is made apart. */
+static uint64_t hidden_bytes(const infer_op_desc *op)
+{
+    uint64_t bytes = (uint64_t)launch_tensor_desc(op, 0)->shape[0] * (uint64_t)launch_tensor_desc(op, 1)->shape[0] * 4;
+    return (bytes + CUDA_BIND_ALIGN - 1) / CUDA_BIND_ALIGN * CUDA_BIND_ALIGN;
+}
+
+/* Where an op's scratch is free for cuda_gemm.c. */
+static uint64_t gemm_at(const infer_op_desc *op)
+{
+    return op->op == INFER_OP_GATED_MLP ? 2 * hidden_bytes(op) : 0;
+}
+
 static infer_status multiply(launch_call *c, const launch_product *m)
 {
     infer_format w = launch_tensor_desc(c->op, (uint32_t)m->w)->format;
@@ -87,6 +100,8 @@ static infer_status multiply(launch_call *c, const launch_product *m)
     int64_t rows = (int64_t)p.rows.cap * p.choices;
     launch_attrs(c->op, &attrs, sizeof attrs);
     int exact = c->op->op == INFER_OP_MATMUL && attrs.act_format == INFER_FMT_F32;
+    if (m->ids < 0 && !exact && cuda_gemm_takes(c->dev, c->op, (uint32_t)m->w, rows))
+        return cuda_gemm_one(c, w, &p, which, gemm_at(c->op));
     if (m->ids < 0 && !exact && in_tiles(c->dev, w, rows)) {
         cuda_launch_init(&l, c, rows_of[w].tile[w == INFER_FMT_F16], which, 10, &p, sizeof p);
         return cuda_emit(c, &l, cuda_div_up(p.n, TILE), cuda_walked(cuda_div_up(rows, TILE)), 1, TILE_THREADS, 1, 1);
@@ -117,6 +132,8 @@ static infer_status multiply_several(launch_call *c, uint32_t n, int bias, int y
         p.act = (int32_t)act->act;
         p.limit = act->limit;
     }
+    if (cuda_gemm_takes(c->dev, c->op, 1, p.rows.cap))
+        return cuda_gemm_several(c, w, &p, which, gemm_at(c->op));
     if (streams(c->dev, w, p.k, p.wide)) {
         int64_t tiles = 0;
         for (uint32_t k = 0; k < (act ? 1 : n); k++)
@@ -131,21 +148,29 @@ static infer_status multiply_several(launch_call *c, uint32_t n, int bias, int y
                      cuda_walked(cuda_div_up(p.rows.cap, r)), 1, WAVE, parts, WAVES / parts);
 }
 
-/* Whether the n weights from operand 1 on are of one format and few rows meet them. */
+/* Whether the n weights from operand 1 on are of one format and layout, and one launch takes them. */
 static int joins(const infer_device *dev, const infer_op_desc *op, uint32_t n)
 {
-    infer_format w = launch_tensor_desc(op, 1)->format;
+    const infer_tensor_desc *first = launch_tensor_desc(op, 1);
+    infer_format w = first->format;
+    int64_t rows = launch_tensor_desc(op, 0)->shape[0];
     for (uint32_t i = 2; i <= n; i++)
-        if (launch_tensor_desc(op, i)->format != w)
+        if (launch_tensor_desc(op, i)->format != w || launch_tensor_desc(op, i)->layout != first->layout)
             return 0;
-    return !in_tiles(dev, w, launch_tensor_desc(op, 0)->shape[0]);
+    return cuda_gemm_takes(dev, op, 1, rows) || !in_tiles(dev, w, rows);
 }
 
-/* Tiles add along K in another order than the kernels for few rows, and programs for few rows take those. */
+/* Tiles add along K in another order than the kernels for few rows, and programs for few rows take those. Also asks for
+ * the scratch of products of many rows. */
 static void invariance(const infer_device *dev, const infer_op_desc *op, uint32_t weight, infer_op_answer *a)
 {
-    if (a->level && in_tiles(dev, launch_tensor_desc(op, weight)->format, launch_tensor_desc(op, 0)->shape[0]))
+    uint64_t scratch = cuda_gemm_scratch(dev, op, weight);
+    if (!a->level)
+        return;
+    if (scratch || in_tiles(dev, launch_tensor_desc(op, weight)->format, launch_tensor_desc(op, 0)->shape[0]))
         a->row_invariant = 0;
+    if (scratch > a->scratch_bytes)
+        a->scratch_bytes = scratch;
 }
 
 void cuda_check_matmul(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
@@ -186,13 +211,6 @@ infer_status cuda_run_qkv(launch_call *c)
     return s;
 }
 
-/* Rows of the hidden width, in scratch: gate (then act(gate) * up), and up where it is made apart. */
-static uint64_t hidden_bytes(const infer_op_desc *op)
-{
-    uint64_t bytes = (uint64_t)launch_tensor_desc(op, 0)->shape[0] * (uint64_t)launch_tensor_desc(op, 1)->shape[0] * 4;
-    return (bytes + CUDA_BIND_ALIGN - 1) / CUDA_BIND_ALIGN * CUDA_BIND_ALIGN;
-}
-
 void cuda_check_gated_mlp(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
     for (uint32_t i = 1; i <= 3 && a->level; i++)
@@ -201,7 +219,7 @@ void cuda_check_gated_mlp(infer_device *dev, const infer_op_desc *op, infer_op_a
     if (!a->level)
         return;
     launch_need(dev, a, LAUNCH_K_each);
-    a->scratch_bytes = 2 * hidden_bytes(op);
+    a->scratch_bytes += 2 * hidden_bytes(op);
     a->n_epilogue = launch_epilogue_prefix(op);
 }
 

@@ -14,7 +14,7 @@ typedef struct gemm_x_block {
     lp_tensor x;
     lp_rows rows;
     lp_u64 to_off, scale_off, count_off; /* in scratch */
-    lp_i32 k, tile, counters, reserved;
+    lp_i32 k, steps, tile, counters;
 } gemm_x_block;
 
 /* gemmN_F: up to three weights of one x (LP_MMS_SIDE), of one with an epilogue; or gate and up (LP_MMS_GLU). */
@@ -30,8 +30,21 @@ typedef struct gemm_block {
     lp_i32 reserved;
 } gemm_block;
 
-/* Counters (32 bits each) and bytes of partial sums for a grid of so many blocks and outputs of a tile. */
-#define GEMM_COUNTERS(grid)            (2 * (grid))
-#define GEMM_PART_BYTES(grid, outputs) ((lp_u64)(grid) * 2 * (lp_u64)(outputs) * 4)
+/* Rows of a tile of x, by number. */
+#define GEMM_TILES(X) X(16) X(32) X(64) X(128) X(256)
+
+/* Shared memory: stages of a tile's weights and x, lines of what goes out (of at most 32 columns, 64 rows and a few
+ * more), two barriers a stage and a word. Weights of 16 and 8 bits: a stage is 128 bytes of K. */
+#define GEMM_LINE           68
+#define GEMM_LEAST_OF(a, b) ((a) < (b) ? (a) : (b))
+#define GEMM_A_BYTES        16384
+#define GEMM_STAGE(n)       (GEMM_A_BYTES + 128 * (n))
+#define GEMM_STAGES(n)      GEMM_LEAST_OF(10, 196608 / GEMM_STAGE(n))
+#define GEMM_LINES(n)       (GEMM_LEAST_OF(n, 32) * GEMM_LINE) /* floats of a warpgroup */
+#define GEMM_SHARED(n)      (1024 + GEMM_STAGE(n) * GEMM_STAGES(n) + 8 * GEMM_LINES(n) + 16 * GEMM_STAGES(n) + 16)
+
+/* Counters (32 bits each) and bytes of partial sums for a grid of so many blocks and rows of a tile of x. */
+#define GEMM_COUNTERS(grid)      (2 * (grid))
+#define GEMM_PART_BYTES(grid, n) ((lp_u64)(grid)*2 * 128 * (lp_u64)(n)*4)
 
 #endif

@@ -5,21 +5,19 @@
  * gemm_x_F      x of any plain format as F (bf16, f16, e4m3) has it: see gemm.h. Row scales: a block a row of x
  *   grid  bf16: x ceil(k / 512), y groups of 8 rows (walked), 256 threads; others: x rows, 512 threads
  * gemmN_F       N rows of x a tile
- *   grid  any, best one block a multiprocessor; GEMM_THREADS threads, dynamic memory GEMM_SHARED(N)
- * Launched behind each other, with early begin or without. SPDX-License-Identifier: Apache-2.0 */
+ *   grid  a multiple of WG_CLUSTER, best one block a multiprocessor; GEMM_THREADS threads, dynamic memory
+ * GEMM_SHARED(N) Launched behind each other, with early begin or without. SPDX-License-Identifier: Apache-2.0 */
 #include "gemm.cuh"
 
 #if defined(WGMMA)
 
-#define STEP_BYTES 2048 /* of a panel */
-#define A_BYTES    (8 * STEP_BYTES)
+#if defined(SIMT_H)
+#define REGISTERS(n)
+#else
+#define REGISTERS(n) __maxnreg__(n)
+#endif
 
-template <int N> struct gemm_shape {
-    static const int STAGE = A_BYTES + 128 * N;
-    static const int STAGES = 196608 / STAGE < 10 ? 196608 / STAGE : 10;
-    static const int LINES = STAGE * STAGES;               /* where what goes out begins */
-    static const int BARS = LINES + 2 * 4 * GEMM_LINES(N); /* full, empty, then a word */
-};
+#define STEP_BYTES 2048 /* of a panel */
 
 /* A position in the ring of stages. */
 struct ring_at {
@@ -33,67 +31,85 @@ template <int STAGES> DEV void ring_step(ring_at &r)
     }
 }
 
+/* Lines of a tile's residual come to the second-level cache while the tile is made: 16 lanes, a line each a step. */
+DEV void fetch_residual(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, int tile_n, int rows, int step)
+{
+    const lp_epi &e = p.epi[0];
+    int lines = plain_bytes(e.t.fmt), i = step * 16 + thread_id() % 16; /* lines of 128 outputs of a row */
+    int r = s.col * tile_n + i / lines;
+    if (i < lines * tile_n && r < rows && s.row < p.n[0])
+        prefetch_line(b.e[0] + at(e.t, r) + s.row * lines + i % lines * 128);
+}
+
+/* Few rows need few registers, so that others' blocks can be there too. */
 template <int N, int FMT> DEV void gemm(const gemm_bases &b, uchar *scratch, const uchar *counts, const gemm_block &p)
 {
-    typedef gemm_shape<N> S;
-    const int UNIT = FMT == INFER_FMT_F8_E4M3 ? 128 : 64;
+    const int STAGE = GEMM_STAGE(N), STAGES = GEMM_STAGES(N), LINES_AT = STAGE * STAGES;
+    const int UNIT = FMT == INFER_FMT_F8_E4M3 ? 128 : 64, X_BYTES = 128 * N / WG_CLUSTER; /* that a block brings */
     SHARED_DYN(raw);
     uchar *mem = raw + (1024 - (uintptr_t)raw % 1024) % 1024;
-    mbar *full = (mbar *)(mem + S::BARS), *empty = full + S::STAGES;
-    uint32_t *seen = (uint32_t *)(empty + S::STAGES);
+    mbar *full = (mbar *)(mem + LINES_AT + 8 * GEMM_LINES(N)), *empty = full + STAGES;
+    uint32_t *seen = (uint32_t *)(empty + STAGES);
     int wave = wave_from(thread_id() / 32, 0), lane = thread_id() % 32, steps = (p.k + UNIT - 1) / UNIT;
     int early = p.rows.cap <= N, rows; /* early: the work is known without the number of rows */
     if (thread_id() == 0) {
-        for (int i = 0; i < S::STAGES; i++) {
+        for (int i = 0; i < STAGES; i++) {
             mbar_init(full + i, 1);
-            mbar_init(empty + i, 8);
+            mbar_init(empty + i, 8 * WG_CLUSTER);
         }
         mbar_made();
     }
     grid_go();
-    __syncthreads();
+    cluster_sync();
     if (!early)
         grid_wait();
-    gemm_plan g = gemm_plan_of(p, early ? p.rows.cap : rows_of(counts, p.rows), N, steps);
+    rows = early ? p.rows.cap : rows_of(counts, p.rows);
+    gemm_plan g = gemm_plan_of(p, rows, N, steps);
     if (wave < 4) {
-        registers_shrink<24>();
+        if (N > 64)
+            registers_shrink<40>();
         if (wave == 0) {
             const int64_t panel = (int64_t)steps * STEP_BYTES;
-            const uchar *x = scratch + p.x_off;
+            const uchar *x = scratch + p.x_off + cluster_rank() * X_BYTES;
+            int residual = p.kind != LP_MMS_GLU && p.n_epi == 1 && gemm_light(p) && N > 64 && lane >= 16;
             /* Early, the first stages' weights come before the wait for x. Pass 0: those; pass 1: everything else. */
             for (int pass = !early, sent = 0; pass < 2; pass++) {
-                gemm_work w = gemm_first(g);
+                gemm_work w = gemm_first();
                 ring_at r = {0, 1};
                 int n = 0;
                 if (pass && early)
                     grid_wait();
-                while ((pass || n < S::STAGES) && gemm_next(g, w)) {
+                while ((pass || n < STAGES) && gemm_next(g, w)) {
                     gemm_spot s = gemm_spot_of(g, p, w.tile);
                     const uchar *from =
                         lane < 8 ? gemm_panel(p, b, s, lane, panel) : x + (int64_t)s.col * steps * (128 * N);
-                    for (int k = w.k0; k < w.k1 && (pass || n < S::STAGES); k++, n++) {
-                        uchar *to = mem + r.stage * S::STAGE;
+                    for (int k = w.k0; k < w.k1 && (pass || n < STAGES); k++, n++) {
+                        uchar *to = mem + r.stage * STAGE;
                         int both = pass && n >= sent;
                         mbar_wait(empty + r.stage, r.phase);
                         if (lane == 0 && (both || !pass))
-                            mbar_expect(full + r.stage, S::STAGE);
+                            mbar_expect(full + r.stage, STAGE);
                         wave_sync();
                         if (lane < 8 && (both || !pass))
                             bulk_copy(to + lane * STEP_BYTES, from + (int64_t)k * STEP_BYTES, STEP_BYTES,
                                       full + r.stage, early);
                         else if (lane == 8 && pass)
-                            bulk_copy(to + A_BYTES, from + (int64_t)k * (128 * N), 128 * N, full + r.stage, false);
-                        ring_step<S::STAGES>(r);
+                            cluster_copy(to + GEMM_A_BYTES + cluster_rank() * X_BYTES, from + (int64_t)k * (128 * N),
+                                         X_BYTES, full + r.stage);
+                        if (residual && pass)
+                            fetch_residual(p, b, s, N, rows, k);
+                        ring_step<STAGES>(r);
                     }
                 }
                 sent = n;
             }
         }
     } else {
-        registers_grow<240>();
+        if (N > 64)
+            registers_grow<232>();
         int half = wave / 4 - 1;
         ring_at r = {0, 0};
-        gemm_work w = gemm_first(g);
+        gemm_work w = gemm_first();
         grid_wait();
         rows = rows_of(counts, p.rows);
         while (gemm_next(g, w)) {
@@ -104,9 +120,9 @@ template <int N, int FMT> DEV void gemm(const gemm_bases &b, uchar *scratch, con
                 d[i] = 0;
             wgmma_pin<WG_SUMS(N)>(d);
             for (int k = w.k0; k < w.k1; k++) {
-                const uchar *from = mem + r.stage * S::STAGE;
+                const uchar *from = mem + r.stage * STAGE;
                 mbar_wait(full + r.stage, r.phase);
-                wg_place a = wg_at(from + half * (A_BYTES / 2)), x = wg_at(from + A_BYTES);
+                wg_place a = wg_at(from + half * (GEMM_A_BYTES / 2)), x = wg_at(from + GEMM_A_BYTES);
                 wgmma_fence();
                 UNROLL
                 for (int i = 0; i < 4; i++)
@@ -114,24 +130,25 @@ template <int N, int FMT> DEV void gemm(const gemm_bases &b, uchar *scratch, con
                 wgmma_commit();
                 if (last >= 0) {
                     wgmma_wait<1>();
-                    if (lane == 0)
-                        mbar_arrive(empty + last);
+                    if (lane < WG_CLUSTER)
+                        cluster_arrive(empty + last, lane);
                 }
                 last = r.stage;
-                ring_step<S::STAGES>(r);
+                ring_step<STAGES>(r);
             }
             wgmma_wait<0>();
             wgmma_pin<WG_SUMS(N)>(d);
-            if (lane == 0)
-                mbar_arrive(empty + last);
+            if (lane < WG_CLUSTER)
+                cluster_arrive(empty + last, lane);
             if (w.k1 - w.k0 < g.steps &&
                 !gemm_join<N>(g, w, d, (uint32_t *)(scratch + p.count_off), (float *)(scratch + p.part_off), seen))
                 continue;
             gemm_out<N>(p, b, gemm_spot_of(g, p, w.tile), rows,
                         FMT == INFER_FMT_BF16 ? NULL : (const float *)(scratch + p.scale_off), d,
-                        (float *)(mem + S::LINES));
+                        (float *)(mem + LINES_AT));
         }
     }
+    cluster_sync(); /* no block leaves while another may arrive here, or copies come */
 }
 
 /* ---- x --------------------------------------------------------------------------------------------------------------
@@ -164,7 +181,7 @@ DEV void gemm_x_counters(uchar *scratch, const gemm_x_block &p, int from, int st
 extern "C" __global__ void __launch_bounds__(256)
     gemm_x_bf16(const uchar *x, uchar *scratch, const uchar *counts, const gemm_x_block p)
 {
-    int steps = (p.k + 63) / 64, piece = (int)blockIdx.x * 64 + thread_id() % 64;
+    int steps = p.steps, piece = (int)blockIdx.x * 64 + thread_id() % 64;
     grid_go();
     grid_wait();
     int rows = rows_of(counts, p.rows);
@@ -178,14 +195,108 @@ extern "C" __global__ void __launch_bounds__(256)
         }
 }
 
-#define GEMM(N, name, FMT)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1) gemm##N##_##name(GEMM_ARGS)                          \
+/* Nearest number of E4M3 at or below 448. */
+DEV uint32_t gemm_e4m3(float v)
+{
+#if defined(SIMT_H)
+    uint32_t sign = bits_of(v) >> 24 & 0x80u;
+    float a = fabsf(v);
+    if (!(a == a))
+        return 0x7Fu;
+    if (a >= 448.0f)
+        return sign | 0x7Eu;
+    int e = a < 0.015625f ? -6 : (int)(bits_of(a) >> 23) - 127;
+    int q = (int)nearbyintf(ldexpf(a, 3 - e)); /* 16 carries into the exponent */
+    return sign | (uint32_t)((e + 6) * 8 + q);
+#else
+    uint16_t two;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(0.0f), "f"(v));
+    return two & 255u;
+#endif
+}
+
+/* A row's scale: F16 a power of two that brings its largest number near 2^14, E4M3 what brings it to 448. */
+template <int FMT> DEV float gemm_x_scale(float largest, float *back)
+{
+    uint32_t e = bits_of(largest) >> 23; /* sign 0 */
+    if (e == 255 || largest == 0.0f) {
+        *back = 1.0f;
+        return 1.0f;
+    }
+    if (FMT == INFER_FMT_F8_E4M3) {
+        float s = 448.0f / largest;
+        if (s < 1e30f) {
+            *back = largest / 448.0f;
+            return s;
+        }
+    }
+    e = e < 15 ? 15 : e;
+    *back = float_of((e - 14) << 23);
+    return float_of((268 - e) << 23);
+}
+
+template <int FMT> DEV void gemm_x_scaled(const uchar *x, uchar *scratch, const uchar *counts, const gemm_x_block &p)
+{
+    const int WIDE = FMT == INFER_FMT_F8_E4M3 ? 16 : 8; /* elements of a piece */
+    int steps = p.steps, r = (int)blockIdx.x;
+    float back, largest = 0;
+    grid_go();
+    grid_wait();
+    if (r == 0)
+        gemm_x_counters(scratch, p, thread_id(), block_threads());
+    if (r >= rows_of(counts, p.rows))
+        return;
+    const uchar *row = x + at(p.x, r);
+    for (int i = 8 * thread_id(); i < p.k; i += 8 * block_threads()) {
+        float v[8];
+        gemm_x8(row, p, i, v);
+        for (int k = 0; k < 8; k++)
+            largest = fmaxf(largest, fabsf(v[k]));
+    }
+    largest = block_max(largest);
+    float s = gemm_x_scale<FMT>(largest, &back);
+    if (thread_id() == 0)
+        ((float *)(scratch + p.scale_off))[r] = back;
+    for (int i = thread_id(); i < 8 * steps; i += block_threads()) {
+        uchar *to = gemm_x_at(scratch + p.to_off, p, steps, r, i / 8, i % 8);
+        float v[WIDE];
+        for (int k = 0; k < WIDE; k += 8)
+            gemm_x8(row, p, WIDE * i + k, v + k);
+        for (int k = 0; k < WIDE; k++)
+            v[k] = mul(v[k], s);
+        if (FMT == INFER_FMT_F16) {
+            st8(to, INFER_FMT_F16, 0, 1, v);
+        } else {
+            uint32_t u[4] = {0, 0, 0, 0};
+            for (int k = 0; k < WIDE; k++)
+                u[k / 4] |= gemm_e4m3(v[k]) << k % 4 * 8;
+            st_16(to, u[0], u[1], u[2], u[3]);
+        }
+    }
+}
+
+#define GEMM_X(name, FMT)                                                                                              \
+    extern "C" __global__ void __launch_bounds__(512)                                                                  \
+        gemm_x_##name(const uchar *x, uchar *scratch, const uchar *counts, const gemm_x_block p)                       \
+    {                                                                                                                  \
+        gemm_x_scaled<FMT>(x, scratch, counts, p);                                                                     \
+    }
+GEMM_X(f16, INFER_FMT_F16)
+GEMM_X(e4m3, INFER_FMT_F8_E4M3)
+
+#define GEMM(N, name, FMT, LIMIT)                                                                                      \
+    extern "C" __global__ void CLUSTERED LIMIT gemm##N##_##name(GEMM_ARGS)                                             \
     {                                                                                                                  \
         const gemm_bases b = GEMM_BASES;                                                                               \
         gemm<N, FMT>(b, scratch, counts, p);                                                                           \
     }
+#define FEW  REGISTERS(112)
+#define MANY __launch_bounds__(GEMM_THREADS, 1)
 #define GEMM_ALL(name, FMT)                                                                                            \
-    GEMM(16, name, FMT) GEMM(32, name, FMT) GEMM(64, name, FMT) GEMM(128, name, FMT) GEMM(256, name, FMT)
+    GEMM(16, name, FMT, FEW)                                                                                           \
+    GEMM(32, name, FMT, FEW) GEMM(64, name, FMT, FEW) GEMM(128, name, FMT, MANY) GEMM(256, name, FMT, MANY)
 GEMM_ALL(bf16, INFER_FMT_BF16)
+GEMM_ALL(f16, INFER_FMT_F16)
+GEMM_ALL(e4m3, INFER_FMT_F8_E4M3)
 
 #endif

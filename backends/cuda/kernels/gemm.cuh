@@ -1,10 +1,12 @@
 /* What the products of many rows share: which part of which tile a block makes, and a tile's way out. Weights are the
- * rows of a tile (M: 128 of one weight, or 64 of gate and the same 64 of up), x's rows its columns (N).
+ * rows of a tile (M: 128 of one weight, or 64 of gate and the same 64 of up, times the blocks
+ * of a cluster, which share x), x's rows its columns (N).
  *
  * Tiles that fill the grid wave by wave are made whole, in an order in which blocks that run at once share weights and
  * x. The rest (all, where there are few) is cut into as many pieces along K as there are blocks: a block makes the end
  * of one tile, the begin of another and what lies between. A tile's pieces are put in scratch, and the block that
- * comes last adds them in K's order, so that sums do not depend on which that is. SPDX-License-Identifier: Apache-2.0 */
+ * comes last adds them in K's order, so that sums do not depend on which that is. SPDX-License-Identifier: Apache-2.0
+ */
 #ifndef GEMM_CUH
 #define GEMM_CUH
 
@@ -15,10 +17,15 @@
 
 #if defined(WGMMA)
 
-#define GEMM_GROUP 16 /* tiles along M that follow each other before the next along N */
+#define GEMM_GROUP 8  /* tiles along M that follow each other before the next along N */
 #define GEMM_LEAST 4  /* steps of K that are worth a block */
 #define GEMM_CHUNK 32 /* columns that go out at a time */
-#define GEMM_LINE  68 /* floats of a column's 64 rows in shared memory: free of conflicts */
+
+#if defined(SIMT_H)
+#define NO_UNROLL
+#else
+#define NO_UNROLL _Pragma("unroll 1")
+#endif
 
 /* Barriers by number. */
 #define GEMM_BOTH 3 /* 1 and 2: of one warpgroup of products */
@@ -30,85 +37,84 @@ struct gemm_bases {
 
 struct gemm_plan {
     int tiles[3];              /* along M, up to and with each weight */
-    int tm, tn, steps, blocks; /* tiles along M, along N; steps of K */
-    int whole;                 /* tiles that every block makes whole, one after the other */
-    int makers;                /* blocks that take part in the rest */
-    int64_t units;             /* steps of the rest */
+    int tm, tn, steps, blocks; /* tiles along M, along N; steps of K; clusters of the grid */
+    int whole;                 /* tiles that every cluster makes whole, one after the other */
+    uint32_t makers;           /* clusters that take part in the rest */
+    uint32_t units;            /* steps of the rest */
 };
 
 DEV gemm_plan gemm_plan_of(const gemm_block &p, int rows, int tile_n, int steps)
 {
     gemm_plan g;
-    int edge = p.kind == LP_MMS_GLU ? 64 : 128;
+    int glu = p.kind == LP_MMS_GLU, edge = WG_CLUSTER * (glu ? 64 : 128);
     g.tiles[0] = (p.n[0] + edge - 1) / edge;
-    g.tiles[1] = g.tiles[0] + (p.kind == LP_MMS_GLU ? 0 : (p.n[1] + 127) / 128);
-    g.tiles[2] = g.tiles[1] + (p.kind == LP_MMS_GLU ? 0 : (p.n[2] + 127) / 128);
+    g.tiles[1] = g.tiles[0] + (glu ? 0 : (p.n[1] + edge - 1) / edge);
+    g.tiles[2] = g.tiles[1] + (glu ? 0 : (p.n[2] + edge - 1) / edge);
     g.tm = g.tiles[2];
     g.tn = (rows + tile_n - 1) / tile_n;
     g.steps = steps;
-    g.blocks = (int)gridDim.x;
+    g.blocks = (int)gridDim.x / WG_CLUSTER;
     int all = g.tm * g.tn;
     g.whole = all / g.blocks;
     if (g.whole && all % g.blocks)
         g.whole--;
-    g.units = (int64_t)(all - g.whole * g.blocks) * steps;
-    int64_t most = (g.units + GEMM_LEAST - 1) / GEMM_LEAST;
-    g.makers = (int)(most < g.blocks ? most : g.blocks);
+    g.units = (uint32_t)((all - g.whole * g.blocks) * steps); /* times clusters well below 2^32 */
+    uint32_t most = (g.units + GEMM_LEAST - 1) / GEMM_LEAST;
+    g.makers = most < (uint32_t)g.blocks ? most : (uint32_t)g.blocks;
     return g;
 }
 
-/* The first unit of a block's piece, and whose piece a unit is in. */
-DEV int64_t gemm_begin(const gemm_plan &g, int block)
+/* The first unit of a cluster's piece, and whose piece a unit is in. */
+DEV uint32_t gemm_begin(const gemm_plan &g, uint32_t block)
 {
     return block * g.units / g.makers;
 }
 
-DEV int gemm_maker(const gemm_plan &g, int64_t unit)
+DEV uint32_t gemm_maker(const gemm_plan &g, uint32_t unit)
 {
-    return (int)(((unit + 1) * g.makers - 1) / g.units);
+    return ((unit + 1) * g.makers - 1) / g.units;
 }
 
-/* A block's work, piece by piece. */
+/* A cluster's work, piece by piece. */
 struct gemm_work {
     int tile, k0, k1; /* steps of K */
     int turn;
-    int64_t at;
+    uint32_t at, end; /* at > end: not begun */
 };
 
-DEV gemm_work gemm_first(const gemm_plan &g)
+DEV gemm_work gemm_first()
 {
-    gemm_work w = {0, 0, 0, 0, -1};
-    (void)g;
+    gemm_work w = {0, 0, 0, 0, 1, 0};
     return w;
 }
 
 /* The next piece; 0: that was all. */
 DEV int gemm_next(const gemm_plan &g, gemm_work &w)
 {
-    int block = (int)blockIdx.x;
+    uint32_t block = blockIdx.x / WG_CLUSTER;
     if (w.turn < g.whole) {
-        w.tile = block + w.turn++ * g.blocks;
+        w.tile = (int)block + w.turn++ * g.blocks;
         w.k0 = 0;
         w.k1 = g.steps;
         return 1;
     }
     if (block >= g.makers)
         return 0;
-    if (w.at < 0)
+    if (w.at > w.end) {
         w.at = gemm_begin(g, block);
-    int64_t end = gemm_begin(g, block + 1);
-    if (w.at >= end)
+        w.end = gemm_begin(g, block + 1);
+    }
+    if (w.at == w.end)
         return 0;
-    int tile = (int)(w.at / g.steps);
+    int tile = (int)(w.at / (uint32_t)g.steps), left = (int)(w.end - w.at);
     w.tile = g.whole * g.blocks + tile;
-    w.k0 = (int)(w.at - (int64_t)tile * g.steps);
-    int64_t left = end - w.at;
-    w.k1 = left < g.steps - w.k0 ? w.k0 + (int)left : g.steps;
-    w.at += w.k1 - w.k0;
+    w.k0 = (int)(w.at - (uint32_t)(tile * g.steps));
+    w.k1 = left < g.steps - w.k0 ? w.k0 + left : g.steps;
+    w.at += (uint32_t)(w.k1 - w.k0);
     return 1;
 }
 
-/* Where a tile lies: the weight, its first row there, the tile along N. */
+/* Where this block's part of a tile lies: the weight, its first row there, the tile along N. */
 struct gemm_spot {
     int weight, row, col;
 };
@@ -122,7 +128,7 @@ DEV gemm_spot gemm_spot_of(const gemm_plan &g, const gemm_block &p, int tile)
     s.col = r / gm;
     s.weight = m < g.tiles[0] ? 0 : m < g.tiles[1] ? 1 : 2;
     m -= s.weight == 0 ? 0 : g.tiles[s.weight - 1];
-    s.row = m * (p.kind == LP_MMS_GLU ? 64 : 128);
+    s.row = (m * WG_CLUSTER + cluster_rank()) * (p.kind == LP_MMS_GLU ? 64 : 128);
     return s;
 }
 
@@ -171,50 +177,67 @@ DEV void ld4(const uchar *e, int fmt, int i, int n, float v[4])
         v[k] = i + k < n ? ld(e, fmt, i + k) : 0.0f;
 }
 
-/* Scale, bias and epilogue steps on rows c to c + 3 of a weight of n, for x's row r: `finish` for four. */
-DEV void finish4(const gemm_block &p, const gemm_bases &b, int weight, int n, int r, int c, float v[4])
+/* Scale, bias and epilogue steps on one value: `finish` for this block of parameters. */
+DEV float gemm_finish(const gemm_block &p, const gemm_bases &b, int weight, int r, int c, float v)
 {
-    float o[4];
     const lp_tensor &bias = p.bias[weight];
-    for (int k = 0; k < 4; k++)
-        v[k] = mul(v[k], p.scale);
-    if (bias.fmt) {
-        ld4(gemm_pick(b.bias, weight) + bias.off, bias.fmt, c, n, o);
-        for (int k = 0; k < 4; k++)
-            v[k] = add(v[k], o[k]);
-    }
+    v = mul(v, p.scale);
+    if (bias.fmt)
+        v = add(v, ld(gemm_pick(b.bias, weight) + bias.off, bias.fmt, c));
     UNROLL
     for (int s = 0; s < LP_MAX_EPI; s++) {
         const lp_epi &e = p.epi[s];
         if (s >= p.n_epi)
             break;
-        if (e.kind == INFER_EPI_ACT || e.kind == INFER_EPI_SCALE) {
-            for (int k = 0; k < 4; k++)
-                v[k] = e.kind == INFER_EPI_ACT ? activate(e.arg, v[k]) : mul(v[k], e.factor);
-            continue;
+        switch (e.kind) {
+        case INFER_EPI_BIAS:
+            v = add(v, ld(b.e[s] + e.t.off, e.t.fmt, c));
+            break;
+        case INFER_EPI_RESIDUAL:
+            v = add(v, ld(b.e[s] + at(e.t, r), e.t.fmt, c));
+            break;
+        case INFER_EPI_MUL:
+            v = mul(v, ld(b.e[s] + at(e.t, r), e.t.fmt, c));
+            break;
+        case INFER_EPI_ACT:
+            v = activate(e.arg, v);
+            break;
+        case INFER_EPI_SCALE:
+            v = mul(v, e.factor);
+            break;
         }
-        ld4(b.e[s] + (e.kind == INFER_EPI_BIAS ? (int64_t)e.t.off : at(e.t, r)), e.t.fmt, c, n, o);
-        for (int k = 0; k < 4; k++)
-            v[k] = e.kind == INFER_EPI_MUL ? mul(v[k], o[k]) : add(v[k], o[k]);
     }
+    return v;
 }
 
-/* Sums of both warpgroups to their places. lines: shared memory of both, GEMM_LINES(N) floats each. */
+/* Whether the epilogue is at most a residual: what is worth a way of its own. */
+DEV int gemm_light(const gemm_block &p)
+{
+    return p.n_epi == 0 || (p.n_epi == 1 && p.epi[0].kind == INFER_EPI_RESIDUAL);
+}
+
+/* Sums of both warpgroups to their places. lines: shared memory of both, GEMM_LINES(N) floats each (GEMM_LINE a column:
+ * free of conflicts). */
 #define GEMM_COLUMNS(N) ((N) < GEMM_CHUNK ? (N) : GEMM_CHUNK)
-#define GEMM_LINES(N)   (GEMM_COLUMNS(N) * GEMM_LINE)
 template <int N>
 DEV void gemm_out(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, int rows, const float *x_scale,
                   const float d[WG_SUMS(N)], float *lines)
 {
-    const int C = GEMM_COLUMNS(N), PER = WG_SUMS(C); /* sums of a thread in a chunk */
+    const int C = GEMM_COLUMNS(N), PER = WG_SUMS(C), TURNS = C / 8; /* sums of a thread in a chunk; columns of it */
     int t = thread_id() % 128, half = thread_id() / 128 - 1, l = t % 32, glu = p.kind == LP_MMS_GLU;
     float *mine = lines + half * GEMM_LINES(N), *to = mine + l % 4 * 2 * GEMM_LINE + t / 32 * 16 + l / 4;
     int c = s.row + (glu ? 0 : 64 * half) + t % 16 * 4, n = gemm_pick(p.n, s.weight);
-    int first = glu ? half * 8 + t / 16 : t / 16, stride = glu ? 16 : 8;
-    const lp_tensor &y = p.y[s.weight];
+    int barrier = glu ? GEMM_BOTH : 1 + half, threads = glu ? 256 : 128, light = !glu && gemm_light(p);
+    const lp_tensor &y = p.y[s.weight], &bias = p.bias[s.weight];
     uchar *out = gemm_pick(b.y, s.weight);
     int left = rows - s.col * N; /* columns that are there */
+    float bv[4] = {0, 0, 0, 0};
+    if (light && bias.fmt)
+        ld4(gemm_pick(b.bias, s.weight) + bias.off, bias.fmt, c, n, bv);
+    NO_UNROLL
     for (int chunk = 0; chunk < N / C && chunk * C < left; chunk++) {
+        float o[TURNS][4];
+        int r0 = s.col * N + chunk * C;
         UNROLL
         for (int q = 0; q < N / C; q++) /* sums are in registers: constant numbers */
             if (q == chunk) {
@@ -222,24 +245,61 @@ DEV void gemm_out(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, 
                 for (int i = 0; i < PER; i++)
                     to[(i / 4 * 8 + i % 2) * GEMM_LINE + i % 4 / 2 * 8] = d[q * PER + i];
             }
-        part_sync(glu ? GEMM_BOTH : 1 + half, glu ? 256 : 128);
-        for (int i = first; i < C && chunk * C + i < left && c < n; i += stride) {
-            int r = s.col * N + chunk * C + i;
-            float v[4], u[4], k = x_scale ? x_scale[r] : 1.0f;
-            const float *from = (glu ? lines : mine) + i * GEMM_LINE + t % 16 * 4;
-            x4((const uchar *)from, INFER_FMT_F32, 0, 1, v);
-            for (int e = 0; e < 4 && x_scale; e++)
-                v[e] = mul(v[e], k);
-            if (glu) {
-                x4((const uchar *)(from + GEMM_LINES(N)), INFER_FMT_F32, 0, 1, u);
-                for (int e = 0; e < 4; e++)
-                    v[e] = gated(p.act, p.limit, v[e], 1, x_scale ? mul(u[e], k) : u[e]);
-            } else {
-                finish4(p, b, s.weight, n, r, c, v);
+        if (light && p.n_epi) { /* on its way during the wait */
+            UNROLL
+            for (int i = 0; i < TURNS; i++) {
+                int r = r0 + t / 16 + 8 * i;
+                ld4(b.e[0] + at(p.epi[0].t, r < rows ? r : r0), p.epi[0].t.fmt, c, n, o[i]);
             }
-            st4(out + at(y, r), y.fmt, c, n, v);
         }
-        part_sync(glu ? GEMM_BOTH : 1 + half, glu ? 256 : 128);
+        part_sync(barrier, threads);
+        if (light) {
+            UNROLL
+            for (int i = 0; i < TURNS; i++) {
+                int r = r0 + t / 16 + 8 * i;
+                float v[4];
+                if (r >= rows || c >= n)
+                    continue;
+                x4((const uchar *)(mine + (t / 16 + 8 * i) * GEMM_LINE + t % 16 * 4), INFER_FMT_F32, 0, 1, v);
+                for (int k = 0; k < 4; k++) {
+                    v[k] = mul(x_scale ? mul(v[k], x_scale[r]) : v[k], p.scale);
+                    if (bias.fmt)
+                        v[k] = add(v[k], bv[k]);
+                    if (p.n_epi)
+                        v[k] = add(v[k], o[i][k]);
+                }
+                st4(out + at(y, r), y.fmt, c, n, v);
+            }
+        } else if (glu && p.act == INFER_ACT_SILU) {
+            UNROLL
+            for (int i = 0; i < TURNS / 2; i++) {
+                int line = half * 8 + t / 16 + 16 * i, r = r0 + line;
+                float v[4], u[4];
+                if (r >= rows || c >= n)
+                    continue;
+                const float *from = lines + line * GEMM_LINE + t % 16 * 4;
+                x4((const uchar *)from, INFER_FMT_F32, 0, 1, v);
+                x4((const uchar *)(from + GEMM_LINES(N)), INFER_FMT_F32, 0, 1, u);
+                for (int k = 0; k < 4; k++)
+                    v[k] = gated(INFER_ACT_SILU, p.limit, x_scale ? mul(v[k], x_scale[r]) : v[k], 1,
+                                 x_scale ? mul(u[k], x_scale[r]) : u[k]);
+                st4(out + at(y, r), y.fmt, c, n, v);
+            }
+        } else {
+            int first = glu ? thread_id() - 128 : t, column = s.row + (glu ? 0 : 64 * half);
+            NO_UNROLL
+            for (int i = first; i < 64 * C; i += threads) {
+                int r = r0 + i / 64, e = column + i % 64;
+                if (r >= rows || e >= n)
+                    continue;
+                const float *from = (glu ? lines : mine) + i / 64 * GEMM_LINE + i % 64;
+                float k = x_scale ? x_scale[r] : 1.0f, v = mul(*from, k);
+                v = glu ? gated(p.act, p.limit, v, 1, mul(from[GEMM_LINES(N)], k))
+                        : gemm_finish(p, b, s.weight, r, e, v);
+                st(out + at(y, r), y.fmt, e, v);
+            }
+        }
+        part_sync(barrier, threads);
     }
 }
 
@@ -248,31 +308,46 @@ template <int N>
 DEV int gemm_join(const gemm_plan &g, const gemm_work &w, float d[WG_SUMS(N)], uint32_t *counters, float *parts,
                   uint32_t *seen)
 {
-    int me = thread_id() - 128, tile = w.tile - g.whole * g.blocks;
-    int64_t unit = (int64_t)tile * g.steps;
-    int first = gemm_maker(g, unit), last = gemm_maker(g, unit + g.steps - 1), block = (int)blockIdx.x;
-    float *to = parts + (int64_t)(2 * block + (block == first)) * (128 * N) + 4 * me;
+    const int S = WG_SUMS(N) / 4, AHEAD = N < 128 ? 128 / N : 1; /* 16 bytes of a thread; pieces on their way */
+    int me = thread_id() - 128, rank = cluster_rank();
+    uint32_t tile = (uint32_t)(w.tile - g.whole * g.blocks), unit = tile * (uint32_t)g.steps;
+    int first = (int)gemm_maker(g, unit), last = (int)gemm_maker(g, unit + (uint32_t)g.steps - 1);
+    int block = (int)blockIdx.x / WG_CLUSTER;
+    float *to = parts + (int64_t)(2 * (int)blockIdx.x + (block == first)) * (128 * N) + 4 * me;
     UNROLL
-    for (int i = 0; i < WG_SUMS(N) / 4; i++)
+    for (int i = 0; i < S; i++)
         st_16(to + i * 1024, bits_of(d[4 * i]), bits_of(d[4 * i + 1]), bits_of(d[4 * i + 2]), bits_of(d[4 * i + 3]));
     device_fence();
     part_sync(GEMM_BOTH, 256);
     if (me == 0)
-        *seen = atomicAdd(&counters[tile], 1u);
+        *seen = atomicAdd(&counters[tile * WG_CLUSTER + rank], 1u);
     part_sync(GEMM_BOTH, 256);
     if (*seen != (uint32_t)(last - first))
         return 0;
     device_fence();
-    for (int k = first; k <= last; k++) {
-        const float *from = parts + (int64_t)(2 * k + (k == first)) * (128 * N) + 4 * me;
+    for (int i = 0; i < WG_SUMS(N); i++)
+        d[i] = 0;
+    for (int k = first; k <= last; k += AHEAD) {
+        uint4 v[AHEAD][S];
         UNROLL
-        for (int i = 0; i < WG_SUMS(N) / 4; i++) {
-            uint4 v = ld_16(from + i * 1024);
-            d[4 * i] = k == first ? float_of(v.x) : d[4 * i] + float_of(v.x);
-            d[4 * i + 1] = k == first ? float_of(v.y) : d[4 * i + 1] + float_of(v.y);
-            d[4 * i + 2] = k == first ? float_of(v.z) : d[4 * i + 2] + float_of(v.z);
-            d[4 * i + 3] = k == first ? float_of(v.w) : d[4 * i + 3] + float_of(v.w);
+        for (int a = 0; a < AHEAD; a++) {
+            int from = k + a <= last ? k + a : last;
+            const float *p = parts + (int64_t)(2 * (WG_CLUSTER * from + rank) + (from == first)) * (128 * N) + 4 * me;
+            UNROLL
+            for (int i = 0; i < S; i++)
+                v[a][i] = ld_16(p + i * 1024);
         }
+        UNROLL
+        for (int a = 0; a < AHEAD; a++)
+            if (k + a <= last) {
+                UNROLL
+                for (int i = 0; i < S; i++) {
+                    d[4 * i] += float_of(v[a][i].x);
+                    d[4 * i + 1] += float_of(v[a][i].y);
+                    d[4 * i + 2] += float_of(v[a][i].z);
+                    d[4 * i + 3] += float_of(v[a][i].w);
+                }
+            }
     }
     return 1;
 }

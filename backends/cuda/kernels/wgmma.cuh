@@ -85,6 +85,81 @@ DEV void async_fence()
 #endif
 }
 
+/* ---- Clusters: WG_CLUSTER blocks that run together and bring what they share once. The emulation runs one block at a
+ * time: there it is one. ------------------------------------------------------------------------------------------- */
+
+#if defined(SIMT_H)
+#define WG_CLUSTER 1
+#define CLUSTERED
+#else
+#if !defined(WG_CLUSTER)
+#define WG_CLUSTER 2
+#endif
+#define CLUSTERED __cluster_dims__(WG_CLUSTER, 1, 1)
+#endif
+
+DEV int cluster_rank()
+{
+#if defined(SIMT_H)
+    return 0;
+#else
+    uint32_t r;
+    asm("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(r));
+    return (int)r;
+#endif
+}
+
+/* Of all threads of all blocks. */
+DEV void cluster_sync()
+{
+#if defined(SIMT_H)
+    __syncthreads();
+#else
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" ::: "memory");
+#endif
+}
+
+/* Arrives at the barrier that is b in block `rank`: says that what this thread read is read, not that writes are seen
+ * there (order among a cluster's writes costs a microsecond a time). */
+DEV void cluster_arrive(mbar *b, int rank)
+{
+#if defined(SIMT_H)
+    (void)rank;
+    mbar_arrive(b);
+#else
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(shared_at(b)),
+                 "r"(rank)
+                 : "memory");
+#endif
+}
+
+/* A bulk copy to the same place of every block, which tells each one's b. */
+DEV void cluster_copy(void *shared, const void *global, int bytes, mbar *b)
+{
+#if defined(SIMT_H)
+    bulk_copy(shared, global, bytes, b, false);
+#else
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
+                 "[%3], %4;\n" ::"r"(shared_at(shared)),
+                 "l"(global), "r"(bytes), "r"(shared_at(b)), "h"((uint16_t)((1 << WG_CLUSTER) - 1))
+                 : "memory");
+#endif
+}
+
+/* The line of 128 bytes there comes to the second-level cache. */
+DEV void prefetch_line(const void *p)
+{
+#if defined(SIMT_H)
+    (void)p;
+#else
+    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p));
+#endif
+}
+
+/* ---- Products ------------------------------------------------------------------------------------------------------
+ */
+
 /* Where an operand lies; p: 32 bytes of K of its first row, at a multiple of 32 within an atom's first line. */
 #if defined(SIMT_H)
 typedef const uchar *wg_place;
@@ -151,18 +226,22 @@ template <int N> DEV void wgmma_regs(float *d, const uint32_t a[4], wg_place b, 
     }
 }
 #else
-#define WG_D8(a, b, c, d, e, f, g, h)   "%" #a ",%" #b ",%" #c ",%" #d ",%" #e ",%" #f ",%" #g ",%" #h
-#define WG_L8                           WG_D8(0, 1, 2, 3, 4, 5, 6, 7)
-#define WG_L16                          WG_L8 "," WG_D8(8, 9, 10, 11, 12, 13, 14, 15)
-#define WG_L32                          WG_L16 "," WG_D8(16, 17, 18, 19, 20, 21, 22, 23) "," WG_D8(24, 25, 26, 27, 28, 29, 30, 31)
+#define WG_D8(a, b, c, d, e, f, g, h) "%" #a ",%" #b ",%" #c ",%" #d ",%" #e ",%" #f ",%" #g ",%" #h
+#define WG_L8                         WG_D8(0, 1, 2, 3, 4, 5, 6, 7)
+#define WG_L16                        WG_L8 "," WG_D8(8, 9, 10, 11, 12, 13, 14, 15)
+#define WG_L32                        WG_L16 "," WG_D8(16, 17, 18, 19, 20, 21, 22, 23) "," WG_D8(24, 25, 26, 27, 28, 29, 30, 31)
 #define WG_L64                                                                                                         \
     WG_L32 "," WG_D8(32, 33, 34, 35, 36, 37, 38, 39) "," WG_D8(40, 41, 42, 43, 44, 45, 46, 47) "," WG_D8(              \
         48, 49, 50, 51, 52, 53, 54, 55) "," WG_D8(56, 57, 58, 59, 60, 61, 62, 63)
 #define WG_L128                                                                                                        \
     WG_L64 "," WG_D8(64, 65, 66, 67, 68, 69, 70, 71) "," WG_D8(72, 73, 74, 75, 76, 77, 78, 79) "," WG_D8(              \
-        80, 81, 82, 83, 84, 85, 86, 87) "," WG_D8(88, 89, 90, 91, 92, 93, 94, 95) "," WG_D8(                           \
-        96, 97, 98, 99, 100, 101, 102, 103) "," WG_D8(104, 105, 106, 107, 108, 109, 110, 111) "," WG_D8(               \
-        112, 113, 114, 115, 116, 117, 118, 119) "," WG_D8(120, 121, 122, 123, 124, 125, 126, 127)
+        80, 81, 82, 83, 84, 85, 86,                                                                                    \
+        87) "," WG_D8(88, 89, 90, 91, 92, 93, 94,                                                                      \
+                      95) "," WG_D8(96, 97, 98, 99, 100, 101, 102,                                                     \
+                                    103) "," WG_D8(104, 105, 106, 107, 108, 109, 110,                                  \
+                                                   111) "," WG_D8(112, 113, 114, 115, 116, 117, 118,                   \
+                                                                  119) "," WG_D8(120, 121, 122, 123, 124, 125, 126,    \
+                                                                                 127)
 #define WG_O4(d, i)   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WG_O8(d, i)   WG_O4(d, i), WG_O4(d, i + 4)
 #define WG_O16(d, i)  WG_O8(d, i), WG_O8(d, i + 8)
@@ -177,29 +256,26 @@ template <int N> struct wg_asm;
         template <int FMT> DEV void shared(float *d, uint64_t a, uint64_t b, int more)                                 \
         {                                                                                                              \
             if (FMT == INFER_FMT_F8_E4M3)                                                                              \
-                asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C                                                   \
-                             ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" WG_L##SUMS "}, %" #A   \
-                             ", %" #B ", p, 1, 1;\n}\n"                                                                \
+                asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N      \
+                             "k32.f32.e4m3.e4m3 {" WG_L##SUMS "}, %" #A ", %" #B ", p, 1, 1;\n}\n"                     \
                              : WG_O##SUMS(d, 0)                                                                        \
                              : "l"(a), "l"(b), "r"(more));                                                             \
             else if (FMT == INFER_FMT_F16)                                                                             \
-                asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C                                                   \
-                             ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" WG_L##SUMS "}, %" #A     \
-                             ", %" #B ", p, 1, 1, 0, 0;\n}\n"                                                          \
+                asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N      \
+                             "k16.f32.f16.f16 {" WG_L##SUMS "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"                 \
                              : WG_O##SUMS(d, 0)                                                                        \
                              : "l"(a), "l"(b), "r"(more));                                                             \
             else                                                                                                       \
-                asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C                                                   \
-                             ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WG_L##SUMS "}, %" #A   \
-                             ", %" #B ", p, 1, 1, 0, 0;\n}\n"                                                          \
+                asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N      \
+                             "k16.f32.bf16.bf16 {" WG_L##SUMS "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"               \
                              : WG_O##SUMS(d, 0)                                                                        \
                              : "l"(a), "l"(b), "r"(more));                                                             \
         }                                                                                                              \
         DEV void regs(float *d, const uint32_t *a, uint64_t b, int more)                                               \
         {                                                                                                              \
-            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #F                                                       \
-                         ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" WG_L##SUMS "}, {%" #A        \
-                         ",%" #B ",%" #C ",%" #D "}, %" #E ", p, 1, 1, 0;\n}\n"                                        \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #F ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N          \
+                         "k16.f32.f16.f16 {" WG_L##SUMS "}, {%" #A ",%" #B ",%" #C ",%" #D "}, %" #E                   \
+                                                        ", p, 1, 1, 0;\n}\n"                                           \
                          : WG_O##SUMS(d, 0)                                                                            \
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));                             \
         }                                                                                                              \

@@ -185,7 +185,7 @@ cu_result cuDeviceGetAttribute(int *value, cu_attribute attribute, cu_device dev
         return CU_OK;
     case CU_ATTR_SHARED_PER_SM:
     case CU_ATTR_SHARED_PER_BLOCK_OPTIN:
-        *value = 200 << 10;
+        *value = 228 << 10;
         return CU_OK;
     case CU_ATTR_STREAM_MEM_OPS_64:
         *value = fake.memops;
@@ -325,7 +325,7 @@ cu_result cuFuncGetAttribute(int *value, cu_func_attribute attribute, cu_functio
 cu_result cuFuncSetAttribute(cu_function fn, cu_func_attribute attribute, int value)
 {
     (void)fn;
-    return attribute == CU_FUNC_MAX_DYNAMIC_SHARED && value <= (200 << 10) - 1024 ? CU_OK : CU_E_INVALID_VALUE;
+    return attribute == CU_FUNC_MAX_DYNAMIC_SHARED && value <= (228 << 10) - 1024 ? CU_OK : CU_E_INVALID_VALUE;
 }
 
 /* ---- Memory --------------------------------------------------------------------------------------------------- */

@@ -466,7 +466,7 @@ cu_result cuLaunchKernel(cu_function fn, unsigned int grid_x, unsigned int grid_
     unsigned n_args = fake_kernel_args(k, &o.n_ptr, &bytes);
     cu_result e = of_stream(s);
     if (e || extra || !grid_x || !grid_y || !grid_z || block_x * block_y * block_z - 1 > 1023 ||
-        shared > (200u << 10) - 1024 || grid_x > INT32_MAX || grid_y > 65535 || grid_z > 65535)
+        shared > (228u << 10) - 1024 || grid_x > INT32_MAX || grid_y > 65535 || grid_z > 65535)
         return e ? e : CU_E_INVALID_VALUE;
     for (unsigned i = 0; i < n_args; i++) {
         if (i < o.n_ptr ? i >= FAKE_MAX_PTR : bytes[i] > sizeof o.params - used)

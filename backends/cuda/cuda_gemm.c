@@ -1,0 +1,144 @@
+/* Products of many rows by packed weights (kernels/gemm.cu): which tile, what lies in scratch, two launches: x as the
+ * products want it, then the products. SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include <string.h>
+
+#include "cuda.h"
+#include "gemm.h"
+#include "packed.h"
+
+enum { FEW = 4 /* rows; more come here */, CLUSTER = 2, X_THREADS = 256, X_PIECES = 64, ROW_THREADS = 512, TILES = 5 };
+
+/* Kernels of a format: of x, of tiles of 16 to 256 rows; elements of a step of weights. */
+typedef struct gemm_row {
+    uint16_t x, tile[TILES];
+    uint16_t unit;
+} gemm_row;
+#define ROW(file, id, f, xf, unit)                                                                                     \
+    [INFER_FMT_##                                                                                                      \
+        id] = {CUDA_K_gemm_x_##xf,                                                                                     \
+               {CUDA_K_gemm16_##f, CUDA_K_gemm32_##f, CUDA_K_gemm64_##f, CUDA_K_gemm128_##f, CUDA_K_gemm256_##f},      \
+               unit},
+static const gemm_row kernels_of[INFER_FMT_COUNT] = {CUDA_GEMM_FORMATS(ROW)};
+
+#define SHARED(n) GEMM_SHARED(n),
+static const uint32_t shared_of[TILES] = {GEMM_TILES(SHARED)};
+
+/* The tile for so many rows, by number: 16 << number. Of the two large ones the smaller where it leaves less empty. */
+static uint32_t tile_of(int64_t rows)
+{
+    uint32_t i = 0;
+    while (i < 3 && (16 << i) < rows)
+        i++;
+    return rows > 128 && ((rows + 127) / 128 % 2 == 0 || rows > 1024) ? 4 : i;
+}
+
+static uint32_t grid_of(const infer_device *dev)
+{
+    uint32_t n = dev->tune.sms / CLUSTER * CLUSTER;
+    return n ? n : CLUSTER;
+}
+
+/* Steps of x, 128 bytes each: whole steps of weights. */
+static uint32_t x_steps(infer_format f, int64_t k)
+{
+    return cuda_div_up(k, kernels_of[f].unit) * kernels_of[f].unit / (f == INFER_FMT_F8_E4M3 ? 128 : 64);
+}
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return (bytes + CUDA_BIND_ALIGN - 1) / CUDA_BIND_ALIGN * CUDA_BIND_ALIGN;
+}
+
+/* What lies in scratch from `at` on. */
+typedef struct gemm_places {
+    uint64_t x, scale, count, part, end;
+} gemm_places;
+
+static gemm_places places_of(const infer_device *dev, infer_format f, int64_t k, int64_t rows, uint64_t at)
+{
+    uint32_t tile = 16u << tile_of(rows), grid = grid_of(dev);
+    gemm_places p = {.x = at};
+    p.scale = p.x + (uint64_t)cuda_div_up(rows, tile) * x_steps(f, k) * 128 * tile;
+    p.count = aligned(p.scale + (uint64_t)rows * 4);
+    p.part = aligned(p.count + GEMM_COUNTERS(grid) * 4);
+    p.end = aligned(p.part + GEMM_PART_BYTES(grid, tile));
+    return p;
+}
+
+int cuda_gemm_takes(const infer_device *dev, const infer_op_desc *op, uint32_t weight, int64_t rows)
+{
+    const infer_tensor_desc *w = launch_tensor_desc(op, weight);
+    return rows > FEW && w->layout == CUDA_LAYOUT_PACKED && w->rank == 2 && w->format < INFER_FMT_COUNT &&
+           kernels_of[w->format].unit && dev->kernels[kernels_of[w->format].tile[0]];
+}
+
+uint64_t cuda_gemm_scratch(const infer_device *dev, const infer_op_desc *op, uint32_t weight)
+{
+    const infer_tensor_desc *w = launch_tensor_desc(op, weight);
+    int64_t rows = launch_tensor_desc(op, 0)->shape[0];
+    return cuda_gemm_takes(dev, op, weight, rows) ? places_of(dev, w->format, w->shape[1], rows, 0).end : 0;
+}
+
+static infer_status gemm(launch_call *c, infer_format f, gemm_block *p, const int which[11], const lp_tensor *x,
+                         int x_operand, uint64_t at)
+{
+    const gemm_row *row = &kernels_of[f];
+    uint32_t tile = tile_of(p->rows.cap), grid = grid_of(c->dev), rows = (uint32_t)p->rows.cap;
+    gemm_places places = places_of(c->dev, f, p->k, rows, c->scratch_off + at);
+    gemm_x_block px = {.x = *x,
+                       .rows = p->rows,
+                       .to_off = places.x,
+                       .scale_off = places.scale,
+                       .count_off = places.count,
+                       .k = p->k,
+                       .steps = (int32_t)x_steps(f, p->k),
+                       .tile = 16 << tile,
+                       .counters = (int32_t)GEMM_COUNTERS(grid)};
+    cuda_launch l;
+    infer_status s;
+    p->x_off = places.x;
+    p->scale_off = places.scale;
+    p->count_off = places.count;
+    p->part_off = places.part;
+    cuda_launch_init(&l, c, row->x, (const int[]){x_operand, -3, -1}, 3, &px, sizeof px);
+    if (row->x == CUDA_K_gemm_x_bf16)
+        s = cuda_emit(c, &l, cuda_div_up(8 * (int64_t)px.steps, X_PIECES), cuda_walked(cuda_div_up(rows, 8)), 1,
+                      X_THREADS, 1, 1);
+    else
+        s = cuda_emit(c, &l, rows, 1, 1, ROW_THREADS, 1, 1);
+    cuda_launch_init(&l, c, row->tile[tile], which, 11, p, sizeof *p);
+    l.shared = shared_of[tile];
+    return s ? s : cuda_emit(c, &l, grid, 1, 1, GEMM_THREADS, 1, 1);
+}
+
+infer_status cuda_gemm_one(launch_call *c, infer_format f, const lp_mm *m, const int which[10], uint64_t at)
+{
+    gemm_block p = {.y = {m->y},
+                    .bias = {m->bias},
+                    .rows = m->rows,
+                    .w_off = {m->w_off},
+                    .n = {m->n},
+                    .k = m->k,
+                    .kind = LP_MMS_SIDE,
+                    .n_epi = m->n_epi,
+                    .scale = m->scale};
+    const int list[11] = {which[1], -2, -2, which[3], which[4], which[5], which[8], which[6], which[7], -3, -1};
+    memcpy(p.epi, m->epi, sizeof p.epi);
+    return gemm(c, f, &p, list, &m->x, which[0], at);
+}
+
+infer_status cuda_gemm_several(launch_call *c, infer_format f, const lp_mms *m, const int which[11], uint64_t at)
+{
+    gemm_block p = {.rows = m->rows, .k = m->k, .kind = m->kind, .act = m->act, .limit = m->limit, .scale = 1};
+    int list[11];
+    memcpy(p.y, m->y, sizeof p.y);
+    memcpy(p.bias, m->bias, sizeof p.bias);
+    memcpy(p.w_off, m->w_off, sizeof p.w_off);
+    memcpy(p.n, m->n, sizeof p.n);
+    memcpy(list, which + 1, 9 * sizeof *list);
+    list[9] = -3;
+    list[10] = -1;
+    return gemm(c, f, &p, list, &m->x, which[0], at);
+}

@@ -1,0 +1,299 @@
+/* Products of many rows by packed weights in emulation: every tile, several cuts of K, ends of rows and columns that
+ * are no whole tiles, counts from memory, gate and up, several weights, epilogues, against sums in double. Weights are
+ * random images, and an element's value is found by the text of packed.h. SPDX-License-Identifier: Apache-2.0 */
+#include "simt.h"
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <infer/ops.h>
+#include "../../backends/cuda/gemm.h"
+#include "../../backends/cuda/packed.h"
+
+namespace
+{
+int failures, passes;
+uint64_t state = 1;
+
+uint32_t random_bits()
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33);
+}
+
+float random_float() /* -1 to 1 */
+{
+    return (float)(random_bits() % 20001) / 10000.0f - 1.0f;
+}
+
+struct format_row {
+    infer_format f;
+    const char *name, *x;
+    int unit, step;
+    double tol; /* of the norm of a row's terms, where x is rounded: five times the mean error */
+};
+const format_row formats[] = {
+    {INFER_FMT_BF16, "bf16", "bf16", 64, 2048, 8e-3},
+    {INFER_FMT_F16, "f16", "f16", 64, 2048, 1.2e-3},
+    {INFER_FMT_F8_E4M3, "e4m3", "e4m3", 128, 2048, 1.5e-1},
+};
+
+/* Random content of a weight's steps, each number of a plain size. */
+void fill(const format_row &f, std::vector<unsigned char> &w)
+{
+    for (size_t i = 0; i < w.size(); i += 2) {
+        float v = random_float();
+        uint32_t u;
+        memcpy(&u, &v, 4);
+        uint16_t h = (uint16_t)random_bits();
+        if (f.f == INFER_FMT_BF16)
+            h = (uint16_t)(u >> 16);
+        else if (f.f == INFER_FMT_F16)
+            h = simt_float_to_half(v);
+        else /* magnitudes below 2 */
+            h = (uint16_t)((h & 0x8080u) | (h & 0x3F3Fu));
+        memcpy(&w[i], &h, 2);
+    }
+}
+
+double half_at(const unsigned char *p)
+{
+    return simt_half_to_float((uint16_t)(p[0] | p[1] << 8));
+}
+
+double e4m3_at(unsigned u)
+{
+    int e = u >> 3 & 15, m = u & 7;
+    double v = e ? std::ldexp(8 + m, e - 10) : std::ldexp(m, -9);
+    return u & 128 ? -v : v;
+}
+
+double element(const format_row &f, const std::vector<unsigned char> &w, int k_all, int n, int k)
+{
+    int steps = (k_all + f.unit - 1) / f.unit, r = n % 16, g = r % 8, half = r / 8, e = k % f.unit;
+    const unsigned char *s = &w[((size_t)(n / 16) * steps + k / f.unit) * f.step];
+    int b = e * (f.f == INFER_FMT_F8_E4M3 ? 1 : 2);
+    const unsigned char *p = s + half * 1024 + g * 128 + ((b / 16) ^ g) * 16 + b % 16;
+    if (f.f == INFER_FMT_F8_E4M3)
+        return e4m3_at(*p);
+    return f.f == INFER_FMT_F16 ? half_at(p) : (double)__uint_as_float((uint32_t)(p[0] << 16 | p[1] << 24));
+}
+
+struct problem {
+    const char *format;
+    int tile, rows, k, n[3];
+    int kind;  /* LP_MMS_* */
+    int steps; /* of the epilogue: 0 none, 1 residual, 2 bias, activation, factor; 3 one with bias */
+    int grid, cap, y_fmt, act;
+    float scale; /* of x; 0: numbers that every format has exactly, so that nothing is rounded but sums */
+};
+
+lp_tensor rows_at(int64_t row_bytes, int width, int fmt)
+{
+    lp_tensor t = {};
+    t.s0 = row_bytes;
+    t.n1 = t.n2 = 1;
+    t.width = width;
+    t.fmt = fmt;
+    return t;
+}
+
+float activated(int act, double x)
+{
+    return (float)(act == INFER_ACT_SILU ? x / (1 + std::exp(-x)) : x > 0 ? x : 0);
+}
+
+void check(const problem &q)
+{
+    const format_row *f = formats;
+    while (strcmp(f->name, q.format))
+        f++;
+    int steps = (q.k + f->unit - 1) / f->unit, x_steps = steps * f->unit / (f->f == INFER_FMT_F8_E4M3 ? 128 : 64);
+    int count[4] = {-1, q.rows, -1, -1}, glu = q.kind == LP_MMS_GLU, outputs = 0;
+    std::vector<unsigned char> w[3], scratch;
+    std::vector<float> x((size_t)q.cap * q.k), other((size_t)q.cap * q.n[0]), bias[3];
+    std::vector<unsigned char> y[3][2];
+    for (size_t i = 0; i < x.size(); i++)
+        x[i] = q.scale   ? random_float() * q.scale * (float)(1 + (random_bits() & 7))
+               : i % q.k ? (float)(random_bits() % 15) - 7.0f
+                         : 7.0f;
+    for (float &v : other)
+        v = random_float();
+    gemm_x_block bx = {};
+    gemm_block b = {};
+    bx.x = rows_at(4 * q.k, q.k, INFER_FMT_F32);
+    bx.rows.cap = q.cap;
+    bx.rows.from = 1;
+    bx.rows.mul = 1;
+    uint64_t at = 0;
+    bx.to_off = at;
+    at += (uint64_t)((q.cap + q.tile - 1) / q.tile) * x_steps * 128 * q.tile;
+    bx.scale_off = at;
+    at += ((uint64_t)q.cap * 4 + 15) / 16 * 16;
+    bx.count_off = at;
+    at += (GEMM_COUNTERS((uint64_t)q.grid) * 4 + 15) / 16 * 16;
+    b.part_off = at;
+    at += GEMM_PART_BYTES(q.grid, q.tile);
+    bx.k = q.k;
+    bx.steps = x_steps;
+    bx.tile = q.tile;
+    bx.counters = GEMM_COUNTERS(q.grid);
+    b.rows = bx.rows;
+    b.x_off = bx.to_off;
+    b.scale_off = bx.scale_off;
+    b.count_off = bx.count_off;
+    b.k = q.k;
+    b.kind = q.kind;
+    b.act = q.act;
+    b.scale = 1;
+    const int y_bytes = q.y_fmt == INFER_FMT_F32 ? 4 : 2;
+    for (int i = 0; i < 3 && q.n[i]; i++) {
+        w[i].resize((size_t)((q.n[i] + 15) / 16) * steps * f->step);
+        fill(*f, w[i]);
+        b.n[i] = q.n[i];
+        if (!glu || i == 0) {
+            outputs++;
+            b.y[i] = rows_at((int64_t)y_bytes * (q.n[i] + 3), q.n[i], q.y_fmt); /* rows a little apart */
+            for (int k = 0; k < 2; k++)
+                y[i][k].assign((size_t)q.cap * (q.n[i] + 3) * y_bytes, 0x5C);
+        }
+        if (!glu && (q.kind == LP_MMS_SIDE && q.steps == 3)) {
+            bias[i].resize(q.n[i]);
+            for (float &v : bias[i])
+                v = random_float();
+            b.bias[i] = rows_at(0, q.n[i], INFER_FMT_F32);
+        }
+    }
+    std::vector<float> step_bias(q.n[0]);
+    for (float &v : step_bias)
+        v = random_float();
+    void *s[4] = {};
+    if (q.steps == 1) {
+        b.n_epi = 1;
+        b.epi[0].kind = INFER_EPI_RESIDUAL;
+        b.epi[0].t = rows_at(4 * q.n[0], q.n[0], INFER_FMT_F32);
+        s[0] = other.data();
+    } else if (q.steps == 2) {
+        b.n_epi = 4;
+        b.epi[0].kind = INFER_EPI_BIAS;
+        b.epi[0].t = rows_at(0, q.n[0], INFER_FMT_F32);
+        s[0] = step_bias.data();
+        b.epi[1].kind = INFER_EPI_ACT;
+        b.epi[1].arg = INFER_ACT_RELU;
+        b.epi[2].kind = INFER_EPI_SCALE;
+        b.epi[2].factor = 0.5f;
+        b.epi[3].kind = INFER_EPI_MUL;
+        b.epi[3].t = rows_at(4 * q.n[0], q.n[0], INFER_FMT_F32);
+        s[3] = other.data();
+    }
+    for (int turn = 0; turn < 2; turn++) {
+        simt::reverse = turn;
+        scratch.assign(at + 16, 0xFF);
+        unsigned char *base = scratch.data() + (16 - (uintptr_t)scratch.data() % 16) % 16;
+        void *xm[] = {x.data(), base, count};
+        std::string name = std::string("gemm_x_") + f->x;
+        bool plain = f->f == INFER_FMT_BF16;
+        dim3 grid = plain ? dim3((uint32_t)(8 * x_steps + 63) / 64, (uint32_t)(q.cap + 7) / 8) : dim3((uint32_t)q.cap);
+        simt::start({name.c_str(), xm, &bx, grid, dim3(plain ? 256 : 512), 0});
+        name = "gemm" + std::to_string(q.tile) + "_" + f->name;
+        for (int i = 1; i < 3; i++) {
+            if (!bias[i].empty())
+                s[i - 1] = bias[i].data();
+            if (!y[i][turn].empty())
+                s[i + 1] = y[i][turn].data();
+        }
+        void *m[] = {w[0].data(),       w[1].data(), w[2].data(), bias[0].data(), s[0], s[1],
+                     y[0][turn].data(), s[2],        s[3],        base,           count};
+        simt::start({name.c_str(), m, &b, dim3((uint32_t)q.grid), dim3(GEMM_THREADS), (size_t)GEMM_SHARED(q.tile)});
+    }
+    int wrong = 0;
+    for (int i = 0; i < outputs; i++) {
+        if (y[i][0] != y[i][1]) {
+            printf("the order of threads shows\n");
+            wrong++;
+        }
+        for (int r = 0; r < q.cap; r++)
+            for (int c = 0; c < q.n[i] + 3; c++) {
+                const unsigned char *p = &y[i][0][((size_t)r * (q.n[i] + 3) + c) * y_bytes];
+                if (r >= q.rows || c >= q.n[i]) {
+                    for (int e = 0; e < y_bytes; e++)
+                        wrong += p[e] != 0x5C;
+                    continue;
+                }
+                double v = 0, up = 0, norm = 0;
+                for (int k = 0; k < q.k; k++) {
+                    double xv = x[(size_t)r * q.k + k], t = xv * element(*f, w[i], q.k, c, k);
+                    v += t;
+                    norm += t * t;
+                    if (glu)
+                        up += xv * element(*f, w[1], q.k, c, k);
+                }
+                double tol = (q.scale ? f->tol : 3e-6) * std::sqrt(norm) + 1e-6;
+                if (glu) {
+                    tol = tol * (std::fabs(up) + std::fabs(v) + 1) * 1.5;
+                    v = activated(q.act, v) * up;
+                }
+                if (!bias[i].empty())
+                    v += bias[i][c];
+                if (q.steps == 1)
+                    v += other[(size_t)r * q.n[0] + c];
+                if (q.steps == 2)
+                    v = activated(INFER_ACT_RELU, v + step_bias[c]) * 0.5 * other[(size_t)r * q.n[0] + c];
+                float got;
+                if (q.y_fmt == INFER_FMT_F32)
+                    memcpy(&got, p, 4);
+                else
+                    got = simt_half_to_float((uint16_t)(p[0] | p[1] << 8));
+                if (q.y_fmt != INFER_FMT_F32)
+                    tol += std::fabs(v) * 1e-3;
+                if (!(std::fabs(got - v) <= tol)) {
+                    if (!wrong++)
+                        printf("weight %d row %d column %d: %g, not %g (%g off at most)\n", i, r, c, got, v, tol);
+                } else {
+                    passes++;
+                }
+            }
+    }
+    if (wrong) {
+        printf("FAIL gemm%d_%s rows %d of %d k %d n %d %d %d kind %d steps %d grid %d: %d wrong\n", q.tile, q.format,
+               q.rows, q.cap, q.k, q.n[0], q.n[1], q.n[2], q.kind, q.steps, q.grid, wrong);
+        failures++;
+    }
+}
+} // namespace
+
+int main()
+{
+    const int side = LP_MMS_SIDE, glu = LP_MMS_GLU, f32 = INFER_FMT_F32, f16 = INFER_FMT_F16, silu = INFER_ACT_SILU;
+    const problem problems[] = {
+        /* a piece a block, several pieces a tile, several tiles a block, whole tiles and pieces */
+        {"bf16", 16, 5, 256, {256, 0, 0}, side, 0, 2, 5, f32, 0, 0},
+        {"bf16", 16, 16, 1024, {128, 0, 0}, side, 1, 4, 16, f32, 0, 0},
+        {"bf16", 32, 30, 320, {400, 0, 0}, side, 1, 3, 32, f32, 0, 0},
+        {"bf16", 64, 50, 128, {700, 0, 0}, side, 0, 2, 64, f16, 0, 0},
+        /* ends that are no whole steps or panels, fewer rows than there is room for, none */
+        {"bf16", 64, 33, 200, {100, 0, 0}, side, 2, 3, 64, f32, 0, 0},
+        {"bf16", 16, 0, 64, {64, 0, 0}, side, 0, 2, 16, f32, 0, 0},
+        {"bf16", 16, 20, 130, {30, 0, 0}, side, 1, 2, 40, f32, 0, 0},
+        {"bf16", 128, 140, 192, {150, 0, 0}, side, 1, 2, 260, f32, 0, 0},
+        {"bf16", 256, 257, 64, {136, 0, 0}, side, 1, 1, 300, f32, 0, 0},
+        /* several weights, gate and up */
+        {"bf16", 32, 17, 640, {200, 72, 40}, side, 3, 4, 32, f32, 0, 0},
+        {"bf16", 32, 20, 512, {100, 100, 0}, glu, 0, 3, 32, f32, silu, 0},
+        {"bf16", 16, 9, 256, {64, 64, 0}, glu, 0, 2, 16, f16, INFER_ACT_RELU, 0},
+        {"f16", 16, 9, 192, {72, 0, 0}, side, 1, 2, 16, f32, 0, 0},
+        {"f16", 64, 40, 256, {130, 130, 0}, glu, 0, 2, 64, f32, silu, 0},
+        {"e4m3", 16, 9, 300, {72, 0, 0}, side, 0, 2, 16, f32, 0, 0},
+        {"e4m3", 32, 17, 512, {200, 72, 40}, side, 3, 4, 32, f32, 0, 0},
+        /* x is rounded, and has numbers that the format has no room for */
+        {"bf16", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e6f},
+        {"f16", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e6f},
+        {"f16", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e-9f},
+        {"e4m3", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e6f},
+    };
+    for (const problem &p : problems)
+        check(p);
+    printf("gemm: %d results right, %d problems wrong\n", passes, failures);
+    return failures != 0;
+}
