@@ -147,16 +147,17 @@ void check(const problem &q)
     b.kind = q.kind;
     b.act = q.act;
     b.scale = 1;
-    const int y_bytes = q.y_fmt == INFER_FMT_F32 ? 4 : 2;
+    /* rows a little apart, in whole lines or not */
+    const int y_bytes = q.y_fmt == INFER_FMT_F32 ? 4 : 2, gap = q.grid % 2 ? 3 : 4;
     for (int i = 0; i < 3 && q.n[i]; i++) {
         w[i].resize((size_t)((q.n[i] + 15) / 16) * steps * f->step);
         fill(*f, w[i]);
         b.n[i] = q.n[i];
         if (!glu || i == 0) {
             outputs++;
-            b.y[i] = rows_at((int64_t)y_bytes * (q.n[i] + 3), q.n[i], q.y_fmt); /* rows a little apart */
+            b.y[i] = rows_at((int64_t)y_bytes * (q.n[i] + gap), q.n[i], q.y_fmt);
             for (int k = 0; k < 2; k++)
-                y[i][k].assign((size_t)q.cap * (q.n[i] + 3) * y_bytes, 0x5C);
+                y[i][k].assign((size_t)q.cap * (q.n[i] + gap) * y_bytes, 0x5C);
         }
         if (!glu && (q.kind == LP_MMS_SIDE && q.steps == 3)) {
             bias[i].resize(q.n[i]);
@@ -214,8 +215,8 @@ void check(const problem &q)
             wrong++;
         }
         for (int r = 0; r < q.cap; r++)
-            for (int c = 0; c < q.n[i] + 3; c++) {
-                const unsigned char *p = &y[i][0][((size_t)r * (q.n[i] + 3) + c) * y_bytes];
+            for (int c = 0; c < q.n[i] + gap; c++) {
+                const unsigned char *p = &y[i][0][((size_t)r * (q.n[i] + gap) + c) * y_bytes];
                 if (r >= q.rows || c >= q.n[i]) {
                     for (int e = 0; e < y_bytes; e++)
                         wrong += p[e] != 0x5C;

@@ -11,102 +11,56 @@
 
 #if defined(WGMMA)
 
-#if defined(SIMT_H)
-#define REGISTERS(n)
-#else
-#define REGISTERS(n) __maxnreg__(n)
-#endif
-
 #define STEP_BYTES 2048 /* of a panel */
 
-/* A position in the ring of stages. */
-struct ring_at {
-    int stage, phase;
-};
-template <int STAGES> DEV void ring_step(ring_at &r)
-{
-    if (++r.stage == STAGES) {
-        r.stage = 0;
-        r.phase ^= 1;
-    }
-}
-
-/* Lines of a tile's residual come to the second-level cache while the tile is made: 16 lanes, a line each a step. */
-DEV void fetch_residual(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, int tile_n, int rows, int step)
-{
-    const lp_epi &e = p.epi[0];
-    int lines = plain_bytes(e.t.fmt), i = step * 16 + thread_id() % 16; /* lines of 128 outputs of a row */
-    int r = s.col * tile_n + i / lines;
-    if (i < lines * tile_n && r < rows && s.row < p.n[0])
-        prefetch_line(b.e[0] + at(e.t, r) + s.row * lines + i % lines * 128);
-}
-
-/* Few rows need few registers, so that others' blocks can be there too. */
+/* The block's first threads bring weights (wave 0) and x (wave 1). Few rows need few registers, so that others' blocks
+ * can be there too. */
 template <int N, int FMT> DEV void gemm(const gemm_bases &b, uchar *scratch, const uchar *counts, const gemm_block &p)
 {
     const int STAGE = GEMM_STAGE(N), STAGES = GEMM_STAGES(N), LINES_AT = STAGE * STAGES;
-    const int UNIT = FMT == INFER_FMT_F8_E4M3 ? 128 : 64, X_BYTES = 128 * N / WG_CLUSTER; /* that a block brings */
+    const int UNIT = FMT == INFER_FMT_F8_E4M3 ? 128 : 64;
     SHARED_DYN(raw);
     uchar *mem = raw + (1024 - (uintptr_t)raw % 1024) % 1024;
     mbar *full = (mbar *)(mem + LINES_AT + 8 * GEMM_LINES(N)), *empty = full + STAGES;
     uint32_t *seen = (uint32_t *)(empty + STAGES);
     int wave = wave_from(thread_id() / 32, 0), lane = thread_id() % 32, steps = (p.k + UNIT - 1) / UNIT;
-    int early = p.rows.cap <= N, rows; /* early: the work is known without the number of rows */
     if (thread_id() == 0) {
         for (int i = 0; i < STAGES; i++) {
-            mbar_init(full + i, 1);
+            mbar_init(full + i, 2);
             mbar_init(empty + i, 8 * WG_CLUSTER);
         }
         mbar_made();
     }
     grid_go();
     cluster_sync();
-    if (!early)
-        grid_wait();
-    rows = early ? p.rows.cap : rows_of(counts, p.rows);
+    int rows = gemm_rows<N>(p, counts);
     gemm_plan g = gemm_plan_of(p, rows, N, steps);
     if (wave < 4) {
         if (N > 64)
-            registers_shrink<40>();
+            registers_shrink<24>();
         if (wave == 0) {
             const int64_t panel = (int64_t)steps * STEP_BYTES;
-            const uchar *x = scratch + p.x_off + cluster_rank() * X_BYTES;
-            int residual = p.kind != LP_MMS_GLU && p.n_epi == 1 && gemm_light(p) && N > 64 && lane >= 16;
-            /* Early, the first stages' weights come before the wait for x. Pass 0: those; pass 1: everything else. */
-            for (int pass = !early, sent = 0; pass < 2; pass++) {
-                gemm_work w = gemm_first();
-                ring_at r = {0, 1};
-                int n = 0;
-                if (pass && early)
-                    grid_wait();
-                while ((pass || n < STAGES) && gemm_next(g, w)) {
-                    gemm_spot s = gemm_spot_of(g, p, w.tile);
-                    const uchar *from =
-                        lane < 8 ? gemm_panel(p, b, s, lane, panel) : x + (int64_t)s.col * steps * (128 * N);
-                    for (int k = w.k0; k < w.k1 && (pass || n < STAGES); k++, n++) {
-                        uchar *to = mem + r.stage * STAGE;
-                        int both = pass && n >= sent;
-                        mbar_wait(empty + r.stage, r.phase);
-                        if (lane == 0 && (both || !pass))
-                            mbar_expect(full + r.stage, STAGE);
-                        wave_sync();
-                        if (lane < 8 && (both || !pass))
-                            bulk_copy(to + lane * STEP_BYTES, from + (int64_t)k * STEP_BYTES, STEP_BYTES,
-                                      full + r.stage, early);
-                        else if (lane == 8 && pass)
-                            cluster_copy(to + GEMM_A_BYTES + cluster_rank() * X_BYTES, from + (int64_t)k * (128 * N),
-                                         X_BYTES, full + r.stage);
-                        if (residual && pass)
-                            fetch_residual(p, b, s, N, rows, k);
-                        ring_step<STAGES>(r);
-                    }
+            const int once = p.rows.cap <= N;
+            gemm_work w = gemm_first();
+            ring_at r = {0, 1};
+            while (gemm_next(g, w)) {
+                const uchar *from = gemm_panel(p, b, gemm_spot_of(g, p, w.tile), lane % 8, panel);
+                for (int k = w.k0; k < w.k1; k++) {
+                    mbar_wait(empty + r.stage, r.phase);
+                    if (lane == 0)
+                        mbar_expect(full + r.stage, GEMM_A_BYTES);
+                    if (lane < 8)
+                        bulk_copy(mem + r.stage * STAGE + lane * STEP_BYTES, from + (int64_t)k * STEP_BYTES, STEP_BYTES,
+                                  full + r.stage, once);
+                    ring_step<STAGES>(r);
                 }
-                sent = n;
             }
+        } else if (wave == 1) {
+            gemm_bring_x<N, STAGES>(g, p, b, scratch, rows, 1, mem + GEMM_A_BYTES, STAGE, full, empty);
         }
     } else {
         if (N > 64)
-            registers_grow<232>();
+            registers_grow<240>();
         int half = wave / 4 - 1;
         ring_at r = {0, 0};
         gemm_work w = gemm_first();
@@ -284,19 +238,14 @@ template <int FMT> DEV void gemm_x_scaled(const uchar *x, uchar *scratch, const 
 GEMM_X(f16, INFER_FMT_F16)
 GEMM_X(e4m3, INFER_FMT_F8_E4M3)
 
-#define GEMM(N, name, FMT, LIMIT)                                                                                      \
+#define GEMM(N, name, LIMIT, FMT)                                                                                      \
     extern "C" __global__ void CLUSTERED LIMIT gemm##N##_##name(GEMM_ARGS)                                             \
     {                                                                                                                  \
         const gemm_bases b = GEMM_BASES;                                                                               \
         gemm<N, FMT>(b, scratch, counts, p);                                                                           \
     }
-#define FEW  REGISTERS(112)
-#define MANY __launch_bounds__(GEMM_THREADS, 1)
-#define GEMM_ALL(name, FMT)                                                                                            \
-    GEMM(16, name, FMT, FEW)                                                                                           \
-    GEMM(32, name, FMT, FEW) GEMM(64, name, FMT, FEW) GEMM(128, name, FMT, MANY) GEMM(256, name, FMT, MANY)
-GEMM_ALL(bf16, INFER_FMT_BF16)
-GEMM_ALL(f16, INFER_FMT_F16)
-GEMM_ALL(e4m3, INFER_FMT_F8_E4M3)
+GEMM_ALL(GEMM, bf16, INFER_FMT_BF16)
+GEMM_ALL(GEMM, f16, INFER_FMT_F16)
+GEMM_ALL(GEMM, e4m3, INFER_FMT_F8_E4M3)
 
 #endif

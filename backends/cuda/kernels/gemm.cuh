@@ -146,35 +146,92 @@ DEV const uchar *gemm_panel(const gemm_block &p, const gemm_bases &b, const gemm
     return gemm_pick(b.w, weight) + gemm_pick(p.w_off, weight) + (panel < panels ? panel : panels - 1) * panel_bytes;
 }
 
+/* A position in the ring of stages. */
+struct ring_at {
+    int stage, phase;
+};
+
+template <int STAGES> DEV void ring_step(ring_at &r)
+{
+    if (++r.stage == STAGES) {
+        r.stage = 0;
+        r.phase ^= 1;
+    }
+}
+
+/* The rows of x that plans count with. Where one tile has room for all, they do not matter, and weights may be read
+ * before the predecessor has ended. */
+template <int N> DEV int gemm_rows(const gemm_block &p, const uchar *counts)
+{
+    if (p.rows.cap <= N)
+        return p.rows.cap;
+    grid_wait();
+    return rows_of(counts, p.rows);
+}
+
+/* Whether rows lie at one distance, and four elements of each, from a multiple of four on, together and aligned. */
+DEV int gemm_fours(const lp_tensor &t, const uchar *base)
+{
+    return t.n1 <= 1 && t.n2 <= 1 &&
+           !(((uint64_t)(uintptr_t)base | t.off | (uint64_t)t.s0) % (uint64_t)(4 * plain_bytes(t.fmt)));
+}
+
+/* Whether the epilogue is at most a residual in floats: what is worth a way of its own. */
+DEV int gemm_light(const gemm_block &p, const gemm_bases &b)
+{
+    return p.n_epi == 0 || (p.n_epi == 1 && p.epi[0].kind == INFER_EPI_RESIDUAL && p.epi[0].t.fmt == INFER_FMT_F32 &&
+                            gemm_fours(p.epi[0].t, b.e[0]));
+}
+
+/* Lines of a tile's residual come to the second-level cache while the tile is made: 16 lanes, a line each a step. */
+DEV void fetch_residual(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, int tile_n, int rows, int step)
+{
+    int i = step * 16 + thread_id() % 16, r = s.col * tile_n + i / 4; /* four lines have 128 floats of a row */
+    if (i < 4 * tile_n && r < rows && s.row + i % 4 * 32 < p.n[0])
+        prefetch_line(b.e[0] + (int64_t)p.epi[0].t.off + r * p.epi[0].t.s0 + s.row * 4 + i % 4 * 128);
+}
+
+/* A wave brings x: this block's share of each step (`per` of x for one of weights), to all blocks of the cluster. to:
+ * the first stage's place. */
+template <int N, int STAGES>
+DEV void gemm_bring_x(const gemm_plan &g, const gemm_block &p, const gemm_bases &b, const uchar *scratch, int rows,
+                      int per, uchar *to, int stage_bytes, mbar *full, mbar *empty)
+{
+    const int SHARE = 128 * N / WG_CLUSTER;
+    int lane = thread_id() % 32, residual = p.kind != LP_MMS_GLU && p.n_epi == 1 && gemm_light(p, b) && N > 64;
+    gemm_work w = gemm_first();
+    ring_at r = {0, 1};
+    grid_wait();
+    while (gemm_next(g, w)) {
+        gemm_spot s = gemm_spot_of(g, p, w.tile);
+        const uchar *from = scratch + p.x_off + (int64_t)s.col * g.steps * per * (128 * N) + cluster_rank() * SHARE;
+        for (int k = per * w.k0; k < per * w.k1; k++) {
+            mbar_wait(empty + r.stage, r.phase);
+            if (lane == 0) {
+                mbar_expect(full + r.stage, 128 * N);
+                cluster_copy(to + r.stage * stage_bytes + cluster_rank() * SHARE, from + (int64_t)k * (128 * N), SHARE,
+                             full + r.stage);
+            }
+            if (residual && lane >= 16)
+                fetch_residual(p, b, s, N, rows, k);
+            ring_step<STAGES>(r);
+        }
+    }
+}
+
 /* ---- A tile's way out ----------------------------------------------------------------------------------------------
  */
 
-DEV void st4(uchar *y, int fmt, int i, int n, const float v[4])
+DEV void st4(uchar *y, int fmt, int i, const float v[4])
 {
-    if (i + 4 <= n && is_aligned(y + i * plain_bytes(fmt), 4 * plain_bytes(fmt))) {
-        if (fmt == INFER_FMT_F32) {
-            st_16((float *)y + i, bits_of(v[0]), bits_of(v[1]), bits_of(v[2]), bits_of(v[3]));
-        } else {
-            uint2 u;
-            u.x = pack_two(v[0], v[1], fmt);
-            u.y = pack_two(v[2], v[3], fmt);
-            *(uint2 *)((uint16_t *)y + i) = u;
-        }
-        return;
+    if (fmt == INFER_FMT_F32) {
+        st_16((float *)y + i, bits_of(v[0]), bits_of(v[1]), bits_of(v[2]), bits_of(v[3]));
+    } else {
+        uint2 u;
+        u.x = pack_two(v[0], v[1], fmt);
+        u.y = pack_two(v[2], v[3], fmt);
+        *(uint2 *)((uint16_t *)y + i) = u;
     }
-    for (int k = 0; k < 4 && i + k < n; k++)
-        st(y, fmt, i + k, v[k]);
-}
-
-/* Four elements of an operand's row; 0 past the end. */
-DEV void ld4(const uchar *e, int fmt, int i, int n, float v[4])
-{
-    if (i + 4 <= n) {
-        x4(e, fmt, i, is_aligned(e + i * plain_bytes(fmt), 4 * plain_bytes(fmt)), v);
-        return;
-    }
-    for (int k = 0; k < 4; k++)
-        v[k] = i + k < n ? ld(e, fmt, i + k) : 0.0f;
 }
 
 /* Scale, bias and epilogue steps on one value: `finish` for this block of parameters. */
@@ -210,12 +267,6 @@ DEV float gemm_finish(const gemm_block &p, const gemm_bases &b, int weight, int 
     return v;
 }
 
-/* Whether the epilogue is at most a residual: what is worth a way of its own. */
-DEV int gemm_light(const gemm_block &p)
-{
-    return p.n_epi == 0 || (p.n_epi == 1 && p.epi[0].kind == INFER_EPI_RESIDUAL);
-}
-
 /* Sums of both warpgroups to their places. lines: shared memory of both, GEMM_LINES(N) floats each (GEMM_LINE a column:
  * free of conflicts). */
 #define GEMM_COLUMNS(N) ((N) < GEMM_CHUNK ? (N) : GEMM_CHUNK)
@@ -227,16 +278,17 @@ DEV void gemm_out(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, 
     int t = thread_id() % 128, half = thread_id() / 128 - 1, l = t % 32, glu = p.kind == LP_MMS_GLU;
     float *mine = lines + half * GEMM_LINES(N), *to = mine + l % 4 * 2 * GEMM_LINE + t / 32 * 16 + l / 4;
     int c = s.row + (glu ? 0 : 64 * half) + t % 16 * 4, n = gemm_pick(p.n, s.weight);
-    int barrier = glu ? GEMM_BOTH : 1 + half, threads = glu ? 256 : 128, light = !glu && gemm_light(p);
-    const lp_tensor &y = p.y[s.weight], &bias = p.bias[s.weight];
+    int barrier = glu ? GEMM_BOTH : 1 + half, threads = glu ? 256 : 128, has_bias = p.bias[s.weight].fmt;
+    const lp_tensor &y = p.y[s.weight];
     uchar *out = gemm_pick(b.y, s.weight);
     int left = rows - s.col * N; /* columns that are there */
+    int fours = n % 4 == 0 && gemm_fours(y, out), light = fours && !glu && gemm_light(p, b);
     float bv[4] = {0, 0, 0, 0};
-    if (light && bias.fmt)
-        ld4(gemm_pick(b.bias, s.weight) + bias.off, bias.fmt, c, n, bv);
+    for (int k = 0; k < 4 && light && has_bias && c < n; k++)
+        bv[k] = ld(gemm_pick(b.bias, s.weight) + p.bias[s.weight].off, has_bias, c + k);
     NO_UNROLL
     for (int chunk = 0; chunk < N / C && chunk * C < left; chunk++) {
-        float o[TURNS][4];
+        uint4 o[TURNS];
         int r0 = s.col * N + chunk * C;
         UNROLL
         for (int q = 0; q < N / C; q++) /* sums are in registers: constant numbers */
@@ -245,11 +297,11 @@ DEV void gemm_out(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, 
                 for (int i = 0; i < PER; i++)
                     to[(i / 4 * 8 + i % 2) * GEMM_LINE + i % 4 / 2 * 8] = d[q * PER + i];
             }
-        if (light && p.n_epi) { /* on its way during the wait */
+        if (light && p.n_epi && c < n) { /* on its way during the wait */
             UNROLL
             for (int i = 0; i < TURNS; i++) {
                 int r = r0 + t / 16 + 8 * i;
-                ld4(b.e[0] + at(p.epi[0].t, r < rows ? r : r0), p.epi[0].t.fmt, c, n, o[i]);
+                o[i] = ld_16(b.e[0] + (int64_t)p.epi[0].t.off + (r < rows ? r : r0) * p.epi[0].t.s0 + 4 * c);
             }
         }
         part_sync(barrier, threads);
@@ -257,33 +309,34 @@ DEV void gemm_out(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, 
             UNROLL
             for (int i = 0; i < TURNS; i++) {
                 int r = r0 + t / 16 + 8 * i;
-                float v[4];
                 if (r >= rows || c >= n)
                     continue;
-                x4((const uchar *)(mine + (t / 16 + 8 * i) * GEMM_LINE + t % 16 * 4), INFER_FMT_F32, 0, 1, v);
+                uint4 f = ld_16(mine + (t / 16 + 8 * i) * GEMM_LINE + t % 16 * 4);
+                float v[4] = {float_of(f.x), float_of(f.y), float_of(f.z), float_of(f.w)};
+                float z[4] = {float_of(o[i].x), float_of(o[i].y), float_of(o[i].z), float_of(o[i].w)};
                 for (int k = 0; k < 4; k++) {
                     v[k] = mul(x_scale ? mul(v[k], x_scale[r]) : v[k], p.scale);
-                    if (bias.fmt)
+                    if (has_bias)
                         v[k] = add(v[k], bv[k]);
                     if (p.n_epi)
-                        v[k] = add(v[k], o[i][k]);
+                        v[k] = add(v[k], z[k]);
                 }
-                st4(out + at(y, r), y.fmt, c, n, v);
+                st4(out + (int64_t)y.off + r * y.s0, y.fmt, c, v);
             }
-        } else if (glu && p.act == INFER_ACT_SILU) {
+        } else if (glu && fours && p.act == INFER_ACT_SILU) {
             UNROLL
             for (int i = 0; i < TURNS / 2; i++) {
                 int line = half * 8 + t / 16 + 16 * i, r = r0 + line;
-                float v[4], u[4];
                 if (r >= rows || c >= n)
                     continue;
                 const float *from = lines + line * GEMM_LINE + t % 16 * 4;
-                x4((const uchar *)from, INFER_FMT_F32, 0, 1, v);
-                x4((const uchar *)(from + GEMM_LINES(N)), INFER_FMT_F32, 0, 1, u);
+                uint4 f = ld_16(from), h = ld_16(from + GEMM_LINES(N));
+                float v[4] = {float_of(f.x), float_of(f.y), float_of(f.z), float_of(f.w)};
+                float u[4] = {float_of(h.x), float_of(h.y), float_of(h.z), float_of(h.w)};
                 for (int k = 0; k < 4; k++)
                     v[k] = gated(INFER_ACT_SILU, p.limit, x_scale ? mul(v[k], x_scale[r]) : v[k], 1,
                                  x_scale ? mul(u[k], x_scale[r]) : u[k]);
-                st4(out + at(y, r), y.fmt, c, n, v);
+                st4(out + (int64_t)y.off + r * y.s0, y.fmt, c, v);
             }
         } else {
             int first = glu ? thread_id() - 128 : t, column = s.row + (glu ? 0 : 64 * half);
@@ -308,7 +361,8 @@ template <int N>
 DEV int gemm_join(const gemm_plan &g, const gemm_work &w, float d[WG_SUMS(N)], uint32_t *counters, float *parts,
                   uint32_t *seen)
 {
-    const int S = WG_SUMS(N) / 4, AHEAD = N < 128 ? 128 / N : 1; /* 16 bytes of a thread; pieces on their way */
+    /* 16 bytes of a thread, of them at once; pieces on their way */
+    const int S = WG_SUMS(N) / 4, MOST = S < 8 ? S : 8, AHEAD = N < 128 ? 128 / N : 1;
     int me = thread_id() - 128, rank = cluster_rank();
     uint32_t tile = (uint32_t)(w.tile - g.whole * g.blocks), unit = tile * (uint32_t)g.steps;
     int first = (int)gemm_maker(g, unit), last = (int)gemm_maker(g, unit + (uint32_t)g.steps - 1);
@@ -328,29 +382,50 @@ DEV int gemm_join(const gemm_plan &g, const gemm_work &w, float d[WG_SUMS(N)], u
     for (int i = 0; i < WG_SUMS(N); i++)
         d[i] = 0;
     for (int k = first; k <= last; k += AHEAD) {
-        uint4 v[AHEAD][S];
         UNROLL
-        for (int a = 0; a < AHEAD; a++) {
-            int from = k + a <= last ? k + a : last;
-            const float *p = parts + (int64_t)(2 * (WG_CLUSTER * from + rank) + (from == first)) * (128 * N) + 4 * me;
+        for (int i0 = 0; i0 < S; i0 += MOST) {
+            uint4 v[AHEAD][MOST];
             UNROLL
-            for (int i = 0; i < S; i++)
-                v[a][i] = ld_16(p + i * 1024);
-        }
-        UNROLL
-        for (int a = 0; a < AHEAD; a++)
-            if (k + a <= last) {
+            for (int a = 0; a < AHEAD; a++) {
+                int from = k + a <= last ? k + a : last;
+                const float *p =
+                    parts + (int64_t)(2 * (WG_CLUSTER * from + rank) + (from == first)) * (128 * N) + 4 * me;
                 UNROLL
-                for (int i = 0; i < S; i++) {
-                    d[4 * i] += float_of(v[a][i].x);
-                    d[4 * i + 1] += float_of(v[a][i].y);
-                    d[4 * i + 2] += float_of(v[a][i].z);
-                    d[4 * i + 3] += float_of(v[a][i].w);
-                }
+                for (int i = 0; i < MOST; i++)
+                    v[a][i] = ld_16(p + (i0 + i) * 1024);
             }
+            UNROLL
+            for (int a = 0; a < AHEAD; a++)
+                if (k + a <= last) {
+                    UNROLL
+                    for (int i = 0; i < MOST; i++) {
+                        float *to = d + 4 * (i0 + i);
+                        to[0] += float_of(v[a][i].x);
+                        to[1] += float_of(v[a][i].y);
+                        to[2] += float_of(v[a][i].z);
+                        to[3] += float_of(v[a][i].w);
+                    }
+                }
+            wgmma_pin<1>(d); /* no more loads on their way than have registers */
+        }
     }
     return 1;
 }
+
+/* Registers: few rows leave room for others' blocks; many have all, which warpgroups then share out among them. */
+#if defined(SIMT_H)
+#define REGISTERS(n)
+#else
+#define REGISTERS(n) __maxnreg__(n)
+#endif
+#define GEMM_FEW  REGISTERS(112)
+#define GEMM_MANY __launch_bounds__(GEMM_THREADS, 1)
+
+/* KERNEL(N, name, limits, more) for every tile. */
+#define GEMM_ALL(KERNEL, name, more)                                                                                   \
+    KERNEL(16, name, GEMM_FEW, more)                                                                                   \
+    KERNEL(32, name, GEMM_FEW, more)                                                                                   \
+    KERNEL(64, name, GEMM_FEW, more) KERNEL(128, name, GEMM_MANY, more) KERNEL(256, name, GEMM_MANY, more)
 
 #define GEMM_ARGS                                                                                                      \
     const uchar *w0, const uchar *w1, const uchar *w2, const uchar *b0, const uchar *s0, const uchar *s1, uchar *y0,   \
