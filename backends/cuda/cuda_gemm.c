@@ -10,28 +10,35 @@
 
 enum { FEW = 4 /* rows; more come here */, CLUSTER = 2, X_THREADS = 256, X_PIECES = 64, ROW_THREADS = 512, TILES = 5 };
 
-/* Kernels of a format: of x, of tiles of 16 to 256 rows; elements of a step of weights. */
+/* Kernels of a format: of x, of tiles of 16 to 256 rows (0: not there), with their shared memory. */
 typedef struct gemm_row {
     uint16_t x, tile[TILES];
-    uint16_t unit;
+    uint16_t unit, x_unit; /* elements of K that are made together; of 128 bytes of x */
+    uint32_t shared[TILES];
 } gemm_row;
-#define ROW(file, id, f, xf, unit)                                                                                     \
+#define ROW(file, id, f, step)                                                                                         \
     [INFER_FMT_##                                                                                                      \
-        id] = {CUDA_K_gemm_x_##xf,                                                                                     \
+        id] = {CUDA_K_gemm_x_##f,                                                                                      \
                {CUDA_K_gemm16_##f, CUDA_K_gemm32_##f, CUDA_K_gemm64_##f, CUDA_K_gemm128_##f, CUDA_K_gemm256_##f},      \
-               unit},
-static const gemm_row kernels_of[INFER_FMT_COUNT] = {CUDA_GEMM_FORMATS(ROW)};
-
-#define SHARED(n) GEMM_SHARED(n),
-static const uint32_t shared_of[TILES] = {GEMM_TILES(SHARED)};
+               step,                                                                                                   \
+               step,                                                                                                   \
+               {GEMM_SHARED(16), GEMM_SHARED(32), GEMM_SHARED(64), GEMM_SHARED(128), GEMM_SHARED(256)}},
+#define QUANT(file, id, f, panel)                                                                                      \
+    [INFER_FMT_##id] = {CUDA_K_gemm_x_f16,                                                                             \
+                        {CUDA_K_gemm16_##f, CUDA_K_gemm32_##f, CUDA_K_gemm64_##f, CUDA_K_gemm128_##f},                 \
+                        256,                                                                                           \
+                        64,                                                                                            \
+                        {GEMM_QUANT_SHARED(16, panel), GEMM_QUANT_SHARED(32, panel), GEMM_QUANT_SHARED(64, panel),     \
+                         GEMM_QUANT_SHARED(128, panel)}},
+static const gemm_row kernels_of[INFER_FMT_COUNT] = {CUDA_GEMM_FORMATS(ROW) CUDA_GEMM_QUANT_FORMATS(QUANT)};
 
 /* The tile for so many rows, by number: 16 << number. Of the two large ones the smaller where it leaves less empty. */
-static uint32_t tile_of(int64_t rows)
+static uint32_t tile_of(infer_format f, int64_t rows)
 {
     uint32_t i = 0;
     while (i < 3 && (16 << i) < rows)
         i++;
-    return rows > 128 && ((rows + 127) / 128 % 2 == 0 || rows > 1024) ? 4 : i;
+    return kernels_of[f].tile[4] && rows > 128 && ((rows + 127) / 128 % 2 == 0 || rows > 1024) ? 4 : i;
 }
 
 static uint32_t grid_of(const infer_device *dev)
@@ -40,10 +47,10 @@ static uint32_t grid_of(const infer_device *dev)
     return n ? n : CLUSTER;
 }
 
-/* Steps of x, 128 bytes each: whole steps of weights. */
+/* Steps of x, 128 bytes each. */
 static uint32_t x_steps(infer_format f, int64_t k)
 {
-    return cuda_div_up(k, kernels_of[f].unit) * kernels_of[f].unit / (f == INFER_FMT_F8_E4M3 ? 128 : 64);
+    return cuda_div_up(k, kernels_of[f].unit) * (kernels_of[f].unit / kernels_of[f].x_unit);
 }
 
 static uint64_t aligned(uint64_t bytes)
@@ -58,7 +65,7 @@ typedef struct gemm_places {
 
 static gemm_places places_of(const infer_device *dev, infer_format f, int64_t k, int64_t rows, uint64_t at)
 {
-    uint32_t tile = 16u << tile_of(rows), grid = grid_of(dev);
+    uint32_t tile = 16u << tile_of(f, rows), grid = grid_of(dev);
     gemm_places p = {.x = at};
     p.scale = p.x + (uint64_t)cuda_div_up(rows, tile) * x_steps(f, k) * 128 * tile;
     p.count = aligned(p.scale + (uint64_t)rows * 4);
@@ -85,7 +92,7 @@ static infer_status gemm(launch_call *c, infer_format f, gemm_block *p, const in
                          int x_operand, uint64_t at)
 {
     const gemm_row *row = &kernels_of[f];
-    uint32_t tile = tile_of(p->rows.cap), grid = grid_of(c->dev), rows = (uint32_t)p->rows.cap;
+    uint32_t tile = tile_of(f, p->rows.cap), grid = grid_of(c->dev), rows = (uint32_t)p->rows.cap;
     gemm_places places = places_of(c->dev, f, p->k, rows, c->scratch_off + at);
     gemm_x_block px = {.x = *x,
                        .rows = p->rows,
@@ -109,7 +116,7 @@ static infer_status gemm(launch_call *c, infer_format f, gemm_block *p, const in
     else
         s = cuda_emit(c, &l, rows, 1, 1, ROW_THREADS, 1, 1);
     cuda_launch_init(&l, c, row->tile[tile], which, 11, p, sizeof *p);
-    l.shared = shared_of[tile];
+    l.shared = row->shared[tile];
     return s ? s : cuda_emit(c, &l, grid, 1, 1, GEMM_THREADS, 1, 1);
 }
 

@@ -10,6 +10,8 @@
     X(attn)                                                                                                            \
     X(each)                                                                                                            \
     X(gemm)                                                                                                            \
+    X(gemm_block)                                                                                                      \
+    X(gemm_super)                                                                                                      \
     X(kv)                                                                                                              \
     X(matvec_block)                                                                                                    \
     X(matvec_plain)                                                                                                    \
@@ -40,13 +42,18 @@
     X(matvec_super, Q5_K, q5_k)                                                                                        \
     X(matvec_super, Q6_K, q6_k)
 
-/* Formats of packed weights: X(file of the kernels for many rows, id, name in kernels, format of x, elements of a
- * step).
- */
+/* Formats of packed weights for many rows: X(file, id, name in kernels, elements of a step); and those of fewer bits:
+ * X(file, id, name in kernels, bytes of 256 elements of 16 rows). */
 #define CUDA_GEMM_FORMATS(X)                                                                                           \
-    X(gemm, BF16, bf16, bf16, 64)                                                                                      \
-    X(gemm, F16, f16, f16, 64)                                                                                         \
-    X(gemm, F8_E4M3, e4m3, e4m3, 128)
+    X(gemm, BF16, bf16, 64)                                                                                            \
+    X(gemm, F16, f16, 64)                                                                                              \
+    X(gemm, F8_E4M3, e4m3, 128)
+#define CUDA_GEMM_QUANT_FORMATS(X)                                                                                     \
+    X(gemm_block, Q8_0, q8_0, 4 * 1088)                                                                                \
+    X(gemm_block, Q4_0, q4_0, 4 * 576)                                                                                 \
+    X(gemm_block, Q4_1, q4_1, 4 * 640)                                                                                 \
+    X(gemm_super, Q4_K, q4_k, 2368)                                                                                    \
+    X(gemm_super, Q6_K, q6_k, 3360)
 
 /* X(file, kernel): those that are there once, and those of one format. */
 #define CUDA_PLAIN_KERNELS(X)                                                                                          \
@@ -99,12 +106,12 @@
     X(file, mvs8_##f)                                                                                                  \
     X(tile, tile_##f##_bf16)                                                                                           \
     X(tile, tile_##f##_f16)
-#define CUDA_GEMM_KERNELS(X, file, f)                                                                                  \
+#define CUDA_GEMM_QUANT_KERNELS(X, file, f)                                                                            \
     X(file, gemm16_##f)                                                                                                \
     X(file, gemm32_##f)                                                                                                \
     X(file, gemm64_##f)                                                                                                \
-    X(file, gemm128_##f)                                                                                               \
-    X(file, gemm256_##f)
+    X(file, gemm128_##f)
+#define CUDA_GEMM_KERNELS(X, file, f) CUDA_GEMM_QUANT_KERNELS(X, file, f) X(file, gemm256_##f)
 
 enum {
 #define X(file) CUDA_FILE_##file,
@@ -113,10 +120,12 @@ enum {
         CUDA_N_FILES
 };
 enum {
-#define X(file, kernel)               CUDA_K_##kernel,
-#define ALL(file, id, name)           CUDA_FORMAT_KERNELS(X, file, name)
-#define MANY(file, id, name, x, unit) CUDA_GEMM_KERNELS(X, file, name)
-    CUDA_PLAIN_KERNELS(X) CUDA_FORMATS(ALL) CUDA_GEMM_FORMATS(MANY)
+#define X(file, kernel)              CUDA_K_##kernel,
+#define ALL(file, id, name)          CUDA_FORMAT_KERNELS(X, file, name)
+#define MANY(file, id, name, unit)   CUDA_GEMM_KERNELS(X, file, name)
+#define QUANT(file, id, name, panel) CUDA_GEMM_QUANT_KERNELS(X, file, name)
+    CUDA_PLAIN_KERNELS(X) CUDA_FORMATS(ALL) CUDA_GEMM_FORMATS(MANY) CUDA_GEMM_QUANT_FORMATS(QUANT)
+#undef QUANT
 #undef MANY
 #undef ALL
 #undef X

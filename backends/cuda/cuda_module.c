@@ -37,10 +37,12 @@ infer_status cuda_kernels_load(infer_device *dev)
         uint32_t file;
         const char *name;
     } kernels[CUDA_N_KERNELS] = {
-#define X(file, kernel)               [CUDA_K_##kernel] = {CUDA_FILE_##file, #kernel},
-#define ALL(file, id, name)           CUDA_FORMAT_KERNELS(X, file, name)
-#define MANY(file, id, name, x, unit) CUDA_GEMM_KERNELS(X, file, name)
-        CUDA_PLAIN_KERNELS(X) CUDA_FORMATS(ALL) CUDA_GEMM_FORMATS(MANY)
+#define X(file, kernel)              [CUDA_K_##kernel] = {CUDA_FILE_##file, #kernel},
+#define ALL(file, id, name)          CUDA_FORMAT_KERNELS(X, file, name)
+#define MANY(file, id, name, unit)   CUDA_GEMM_KERNELS(X, file, name)
+#define QUANT(file, id, name, panel) CUDA_GEMM_QUANT_KERNELS(X, file, name)
+        CUDA_PLAIN_KERNELS(X) CUDA_FORMATS(ALL) CUDA_GEMM_FORMATS(MANY) CUDA_GEMM_QUANT_FORMATS(QUANT)
+#undef QUANT
 #undef MANY
 #undef ALL
 #undef X

@@ -30,9 +30,6 @@ typedef struct gemm_block {
     lp_i32 reserved;
 } gemm_block;
 
-/* Rows of a tile of x, by number. */
-#define GEMM_TILES(X) X(16) X(32) X(64) X(128) X(256)
-
 /* Shared memory: stages of a tile's weights and x, lines of what goes out (of at most 32 columns, 64 rows and a few
  * more), two barriers a stage and a word. Weights of 16 and 8 bits: a stage is 128 bytes of K. */
 #define GEMM_LINE           68
@@ -42,6 +39,14 @@ typedef struct gemm_block {
 #define GEMM_STAGES(n)      GEMM_LEAST_OF(10, 196608 / GEMM_STAGE(n))
 #define GEMM_LINES(n)       (GEMM_LEAST_OF(n, 32) * GEMM_LINE) /* floats of a warpgroup */
 #define GEMM_SHARED(n)      (1024 + GEMM_STAGE(n) * GEMM_STAGES(n) + 8 * GEMM_LINES(n) + 16 * GEMM_STAGES(n) + 16)
+
+/* Weights of fewer bits, `panel` bytes for 16 rows and 256 of K: stages of 64 of K of x, of 256 of weights. */
+#define GEMM_X_STAGES(n) GEMM_LEAST_OF(8, 98304 / (128 * (n)) < 3 ? 3 : 98304 / (128 * (n)))
+#define GEMM_W_STAGES(n, panel)                                                                                        \
+    GEMM_LEAST_OF(6, (231000 - 128 * (n)*GEMM_X_STAGES(n) - 8 * GEMM_LINES(n)) / (8 * (panel)))
+#define GEMM_QUANT_SHARED(n, panel)                                                                                    \
+    (1024 + 128 * (n)*GEMM_X_STAGES(n) + 8 * (panel)*GEMM_W_STAGES(n, panel) + 8 * GEMM_LINES(n) +                     \
+     16 * (GEMM_X_STAGES(n) + GEMM_W_STAGES(n, panel)) + 16)
 
 /* Counters (32 bits each) and bytes of partial sums for a grid of so many blocks and rows of a tile of x. */
 #define GEMM_COUNTERS(grid)      (2 * (grid))

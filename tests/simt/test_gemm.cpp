@@ -34,10 +34,20 @@ struct format_row {
     double tol; /* of the norm of a row's terms, where x is rounded: five times the mean error */
 };
 const format_row formats[] = {
-    {INFER_FMT_BF16, "bf16", "bf16", 64, 2048, 8e-3},
-    {INFER_FMT_F16, "f16", "f16", 64, 2048, 1.2e-3},
-    {INFER_FMT_F8_E4M3, "e4m3", "e4m3", 128, 2048, 1.5e-1},
+    {INFER_FMT_BF16, "bf16", "bf16", 64, 2048, 8e-3},       {INFER_FMT_F16, "f16", "f16", 64, 2048, 1.2e-3},
+    {INFER_FMT_F8_E4M3, "e4m3", "e4m3", 128, 2048, 1.5e-1}, {INFER_FMT_Q8_0, "q8_0", "f16", 64, 1088, 3e-3},
+    {INFER_FMT_Q4_0, "q4_0", "f16", 64, 576, 3e-3},         {INFER_FMT_Q4_1, "q4_1", "f16", 64, 640, 3e-3},
+    {INFER_FMT_Q4_K, "q4_k", "f16", 256, 2368, 3e-3},       {INFER_FMT_Q6_K, "q6_k", "f16", 256, 3360, 3e-3},
 };
+
+/* What of a step are codes; the rest are f16. */
+int codes_of(infer_format f)
+{
+    return f == INFER_FMT_Q8_0   ? 1024
+           : f == INFER_FMT_Q4_K ? 4 * 512 + 4 * 64
+           : f == INFER_FMT_Q6_K ? 4 * 512 + 4 * 256 + 4 * 64
+                                 : 512;
+}
 
 /* Random content of a weight's steps, each number of a plain size. */
 void fill(const format_row &f, std::vector<unsigned char> &w)
@@ -51,8 +61,10 @@ void fill(const format_row &f, std::vector<unsigned char> &w)
             h = (uint16_t)(u >> 16);
         else if (f.f == INFER_FMT_F16)
             h = simt_float_to_half(v);
-        else /* magnitudes below 2 */
+        else if (f.f == INFER_FMT_F8_E4M3) /* magnitudes below 2 */
             h = (uint16_t)((h & 0x8080u) | (h & 0x3F3Fu));
+        else if ((int)(i % f.step) >= codes_of(f.f))
+            h = simt_float_to_half(0.25f * v);
         memcpy(&w[i], &h, 2);
     }
 }
@@ -69,10 +81,52 @@ double e4m3_at(unsigned u)
     return u & 128 ? -v : v;
 }
 
+/* Nibble of element e of 64 of row r of 16. Pairs of 32 elements: P0 (2 t, 2 t + 1) and P1 (2 t + 8, 2 t + 9) of the
+ * first 16, P2 and P3 of the others. */
+struct pair_place {
+    int lane, i, second;
+    pair_place(int r, int e) : lane(4 * (r % 8) + e % 8 / 2), i(e % 32 / 16 * 2 + e % 16 / 8), second(e % 2)
+    {
+    }
+};
+
+int nibble_at(const unsigned char *codes, int r, int e)
+{
+    pair_place p(r, e);
+    uint32_t w;
+    memcpy(&w, codes + 16 * p.lane + 4 * (e / 32 * 2 + r / 8), 4);
+    return (int)(w >> 4 * (p.i + 4 * p.second) & 15u);
+}
+
+double quant_at(infer_format f, const unsigned char *s, int r, int e)
+{
+    int g = r % 8, half = r / 8, block = e % 64 / 32, q = e / 64;
+    pair_place p(r, e);
+    const unsigned char *scale = s + codes_of(f) + 8 * g + 4 * block + 2 * half;
+    if (f == INFER_FMT_Q8_0)
+        return (s[512 * block + 16 * p.lane + 8 * half + 2 * p.i + p.second] - 128) * half_at(scale);
+    if (f == INFER_FMT_Q4_0)
+        return (nibble_at(s, r, e) - 8) * half_at(scale);
+    if (f == INFER_FMT_Q4_1)
+        return nibble_at(s, r, e) * half_at(scale) + half_at(scale + 64);
+    int low = nibble_at(s + 512 * q, r, e % 64);
+    if (f == INFER_FMT_Q4_K) {
+        const unsigned char *sm = s + 2048 + 64 * q + 8 * g + 4 * half + 2 * block, *d = s + 2304 + 4 * r;
+        return half_at(d) * sm[0] * low - half_at(d + 2) * sm[1];
+    }
+    uint32_t w;
+    memcpy(&w, s + 2048 + 256 * q + 8 * p.lane + 4 * block, 4);
+    int high = (int)(w >> (16 * half + 2 * p.i + 8 * p.second) & 3u);
+    return half_at(s + 3328 + 2 * r) * (signed char)s[3072 + 64 * q + 8 * g + 4 * half + e % 64 / 16] *
+           (low + 16 * high - 32);
+}
+
 double element(const format_row &f, const std::vector<unsigned char> &w, int k_all, int n, int k)
 {
     int steps = (k_all + f.unit - 1) / f.unit, r = n % 16, g = r % 8, half = r / 8, e = k % f.unit;
     const unsigned char *s = &w[((size_t)(n / 16) * steps + k / f.unit) * f.step];
+    if (strcmp(f.name, f.x))
+        return quant_at(f.f, s, r, e);
     int b = e * (f.f == INFER_FMT_F8_E4M3 ? 1 : 2);
     const unsigned char *p = s + half * 1024 + g * 128 + ((b / 16) ^ g) * 16 + b % 16;
     if (f.f == INFER_FMT_F8_E4M3)
@@ -109,7 +163,8 @@ void check(const problem &q)
     const format_row *f = formats;
     while (strcmp(f->name, q.format))
         f++;
-    int steps = (q.k + f->unit - 1) / f->unit, x_steps = steps * f->unit / (f->f == INFER_FMT_F8_E4M3 ? 128 : 64);
+    int quant = strcmp(f->name, f->x), steps = (q.k + f->unit - 1) / f->unit;
+    int x_steps = quant ? (q.k + 255) / 256 * 4 : steps;
     int count[4] = {-1, q.rows, -1, -1}, glu = q.kind == LP_MMS_GLU, outputs = 0;
     std::vector<unsigned char> w[3], scratch;
     std::vector<float> x((size_t)q.cap * q.k), other((size_t)q.cap * q.n[0]), bias[3];
@@ -188,6 +243,8 @@ void check(const problem &q)
         b.epi[3].t = rows_at(4 * q.n[0], q.n[0], INFER_FMT_F32);
         s[3] = other.data();
     }
+    int panel = f->step * 256 / f->unit;
+    size_t shared = (size_t)(quant ? GEMM_QUANT_SHARED(q.tile, panel) : GEMM_SHARED(q.tile));
     for (int turn = 0; turn < 2; turn++) {
         simt::reverse = turn;
         scratch.assign(at + 16, 0xFF);
@@ -206,7 +263,7 @@ void check(const problem &q)
         }
         void *m[] = {w[0].data(),       w[1].data(), w[2].data(), bias[0].data(), s[0], s[1],
                      y[0][turn].data(), s[2],        s[3],        base,           count};
-        simt::start({name.c_str(), m, &b, dim3((uint32_t)q.grid), dim3(GEMM_THREADS), (size_t)GEMM_SHARED(q.tile)});
+        simt::start({name.c_str(), m, &b, dim3((uint32_t)q.grid), dim3(GEMM_THREADS), shared});
     }
     int wrong = 0;
     for (int i = 0; i < outputs; i++) {
@@ -230,7 +287,7 @@ void check(const problem &q)
                     if (glu)
                         up += xv * element(*f, w[1], q.k, c, k);
                 }
-                double tol = (q.scale ? f->tol : 3e-6) * std::sqrt(norm) + 1e-6;
+                double tol = (q.scale || quant ? f->tol : 3e-6) * std::sqrt(norm) + 1e-6;
                 if (glu) {
                     tol = tol * (std::fabs(up) + std::fabs(v) + 1) * 1.5;
                     v = activated(q.act, v) * up;
@@ -287,6 +344,14 @@ int main()
         {"f16", 64, 40, 256, {130, 130, 0}, glu, 0, 2, 64, f32, silu, 0},
         {"e4m3", 16, 9, 300, {72, 0, 0}, side, 0, 2, 16, f32, 0, 0},
         {"e4m3", 32, 17, 512, {200, 72, 40}, side, 3, 4, 32, f32, 0, 0},
+        {"q8_0", 16, 9, 256, {72, 0, 0}, side, 1, 2, 16, f32, 0, 0},
+        {"q8_0", 64, 40, 832, {130, 0, 0}, side, 0, 4, 64, f32, 0, 0},
+        {"q4_0", 16, 16, 64, {128, 0, 0}, side, 0, 2, 16, f32, 0, 0},
+        {"q4_0", 32, 20, 1120, {260, 0, 0}, side, 1, 6, 32, f32, 0, 0},
+        {"q4_1", 16, 9, 576, {40, 40, 0}, glu, 0, 2, 16, f32, silu, 0},
+        {"q4_k", 16, 9, 512, {72, 0, 0}, side, 1, 2, 16, f32, 0, 0},
+        {"q4_k", 128, 130, 768, {140, 20, 0}, side, 3, 2, 200, f32, 0, 0},
+        {"q6_k", 32, 30, 1280, {200, 0, 0}, side, 1, 8, 32, f32, 0, 1.0f},
         /* x is rounded, and has numbers that the format has no room for */
         {"bf16", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e6f},
         {"f16", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e6f},

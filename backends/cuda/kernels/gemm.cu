@@ -244,8 +244,12 @@ GEMM_X(e4m3, INFER_FMT_F8_E4M3)
         const gemm_bases b = GEMM_BASES;                                                                               \
         gemm<N, FMT>(b, scratch, counts, p);                                                                           \
     }
-GEMM_ALL(GEMM, bf16, INFER_FMT_BF16)
-GEMM_ALL(GEMM, f16, INFER_FMT_F16)
-GEMM_ALL(GEMM, e4m3, INFER_FMT_F8_E4M3)
+#define GEMM_ALL(name, FMT)                                                                                            \
+    GEMM(16, name, GEMM_FEW, FMT)                                                                                      \
+    GEMM(32, name, GEMM_FEW, FMT)                                                                                      \
+    GEMM(64, name, GEMM_FEW, FMT) GEMM(128, name, GEMM_MANY, FMT) GEMM(256, name, GEMM_MANY, FMT)
+GEMM_ALL(bf16, INFER_FMT_BF16)
+GEMM_ALL(f16, INFER_FMT_F16)
+GEMM_ALL(e4m3, INFER_FMT_F8_E4M3)
 
 #endif

@@ -421,12 +421,6 @@ DEV int gemm_join(const gemm_plan &g, const gemm_work &w, float d[WG_SUMS(N)], u
 #define GEMM_FEW  REGISTERS(112)
 #define GEMM_MANY __launch_bounds__(GEMM_THREADS, 1)
 
-/* KERNEL(N, name, limits, more) for every tile. */
-#define GEMM_ALL(KERNEL, name, more)                                                                                   \
-    KERNEL(16, name, GEMM_FEW, more)                                                                                   \
-    KERNEL(32, name, GEMM_FEW, more)                                                                                   \
-    KERNEL(64, name, GEMM_FEW, more) KERNEL(128, name, GEMM_MANY, more) KERNEL(256, name, GEMM_MANY, more)
-
 #define GEMM_ARGS                                                                                                      \
     const uchar *w0, const uchar *w1, const uchar *w2, const uchar *b0, const uchar *s0, const uchar *s1, uchar *y0,   \
         uchar *s2, uchar *s3, uchar *scratch, const uchar *counts, const gemm_block p

@@ -39,6 +39,8 @@ template <int LEFT> DEV void wgmma_wait()
 {
 #if !defined(SIMT_H)
     asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(LEFT) : "memory");
+#else
+    wave_sync(); /* each thread makes its sums when it comes to them */
 #endif
 }
 
