@@ -2,10 +2,11 @@
  * rows of a tile (M: 128 of one weight, or 64 of gate and the same 64 of up, times the blocks
  * of a cluster, which share x), x's rows its columns (N).
  *
- * Tiles that fill the grid wave by wave are made whole, in an order in which blocks that run at once share weights and
- * x. The rest (all, where there are few) is cut into as many pieces along K as there are blocks: a block makes the end
- * of one tile, the begin of another and what lies between. A tile's pieces are put in scratch, and the block that
- * comes last adds them in K's order, so that sums do not depend on which that is. SPDX-License-Identifier: Apache-2.0
+ * As many tiles as go evenly over the clusters are made whole, in an order in which blocks that run at once share
+ * weights and x. The rest (all, where there are few) comes first and is cut into pieces along K, as many as there are
+ * clusters: a cluster makes the end of one tile and the begin of the next. A tile's pieces are put in scratch, and the
+ * block that comes last adds them in K's order, so that sums do not depend on which that is. SPDX-License-Identifier:
+ * Apache-2.0
  */
 #ifndef GEMM_CUH
 #define GEMM_CUH
@@ -17,8 +18,10 @@
 
 #if defined(WGMMA)
 
-#define GEMM_GROUP 8  /* tiles along M that follow each other before the next along N */
-#define GEMM_LEAST 4  /* steps of K that are worth a block */
+#define GEMM_GROUP 8 /* tiles along M that follow each other before the next along N */
+#if !defined(GEMM_LEAST)
+#define GEMM_LEAST 4 /* steps of K that are worth a block */
+#endif
 #define GEMM_CHUNK 32 /* columns that go out at a time */
 
 #if defined(SIMT_H)
@@ -38,7 +41,7 @@ struct gemm_bases {
 struct gemm_plan {
     int tiles[3];              /* along M, up to and with each weight */
     int tm, tn, steps, blocks; /* tiles along M, along N; steps of K; clusters of the grid */
-    int whole;                 /* tiles that every cluster makes whole, one after the other */
+    int rest, whole;           /* tiles that are cut, the first; tiles that every cluster then makes whole */
     uint32_t makers;           /* clusters that take part in the rest */
     uint32_t units;            /* steps of the rest */
 };
@@ -56,11 +59,14 @@ DEV gemm_plan gemm_plan_of(const gemm_block &p, int rows, int tile_n, int steps)
     g.blocks = (int)gridDim.x / WG_CLUSTER;
     int all = g.tm * g.tn;
     g.whole = all / g.blocks;
-    if (g.whole && all % g.blocks)
-        g.whole--;
-    g.units = (uint32_t)((all - g.whole * g.blocks) * steps); /* times clusters well below 2^32 */
+    g.rest = all - g.whole * g.blocks;
+    g.units = (uint32_t)(g.rest * steps); /* times clusters well below 2^32 */
     uint32_t most = (g.units + GEMM_LEAST - 1) / GEMM_LEAST;
     g.makers = most < (uint32_t)g.blocks ? most : (uint32_t)g.blocks;
+    /* Where nearly all clusters have one piece of one tile each, so be it: who has two makes others wait. */
+    int per = g.rest ? (int)g.makers / g.rest : 0;
+    if (g.rest * per * 16 >= (int)g.makers * 15)
+        g.makers = (uint32_t)(g.rest * per);
     return g;
 }
 
@@ -92,22 +98,20 @@ DEV gemm_work gemm_first()
 DEV int gemm_next(const gemm_plan &g, gemm_work &w)
 {
     uint32_t block = blockIdx.x / WG_CLUSTER;
-    if (w.turn < g.whole) {
-        w.tile = (int)block + w.turn++ * g.blocks;
+    if (w.at > w.end && block < g.makers) {
+        w.at = gemm_begin(g, block);
+        w.end = gemm_begin(g, block + 1);
+    }
+    if (w.at >= w.end) {
+        if (w.turn == g.whole)
+            return 0;
+        w.tile = g.rest + (int)block + w.turn++ * g.blocks;
         w.k0 = 0;
         w.k1 = g.steps;
         return 1;
     }
-    if (block >= g.makers)
-        return 0;
-    if (w.at > w.end) {
-        w.at = gemm_begin(g, block);
-        w.end = gemm_begin(g, block + 1);
-    }
-    if (w.at == w.end)
-        return 0;
     int tile = (int)(w.at / (uint32_t)g.steps), left = (int)(w.end - w.at);
-    w.tile = g.whole * g.blocks + tile;
+    w.tile = tile;
     w.k0 = (int)(w.at - (uint32_t)(tile * g.steps));
     w.k1 = left < g.steps - w.k0 ? w.k0 + left : g.steps;
     w.at += (uint32_t)(w.k1 - w.k0);
@@ -198,7 +202,7 @@ DEV void gemm_bring_x(const gemm_plan &g, const gemm_block &p, const gemm_bases 
                       int per, uchar *to, int stage_bytes, mbar *full, mbar *empty)
 {
     const int SHARE = 128 * N / WG_CLUSTER;
-    int lane = thread_id() % 32, residual = p.kind != LP_MMS_GLU && p.n_epi == 1 && gemm_light(p, b) && N > 64;
+    int lane = thread_id() % 32, residual = p.kind != LP_MMS_GLU && p.n_epi == 1 && gemm_light(p, b);
     gemm_work w = gemm_first();
     ring_at r = {0, 1};
     grid_wait();
@@ -221,6 +225,20 @@ DEV void gemm_bring_x(const gemm_plan &g, const gemm_block &p, const gemm_bases 
 
 /* ---- A tile's way out ----------------------------------------------------------------------------------------------
  */
+
+/* `gated` with SILU by fast functions: a few units in the last place. */
+DEV float gemm_silu(float limit, float x, float u)
+{
+    if (limit > 0) {
+        x = x > limit ? limit : x;
+        u = u > limit ? limit : u < -limit ? -limit : u;
+    }
+#if defined(SIMT_H)
+    return mul(activate(INFER_ACT_SILU, x), u);
+#else
+    return mul(__fdividef(x, 1.0f + __expf(-x)), u);
+#endif
+}
 
 DEV void st4(uchar *y, int fmt, int i, const float v[4])
 {
@@ -334,8 +352,8 @@ DEV void gemm_out(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, 
                 float v[4] = {float_of(f.x), float_of(f.y), float_of(f.z), float_of(f.w)};
                 float u[4] = {float_of(h.x), float_of(h.y), float_of(h.z), float_of(h.w)};
                 for (int k = 0; k < 4; k++)
-                    v[k] = gated(INFER_ACT_SILU, p.limit, x_scale ? mul(v[k], x_scale[r]) : v[k], 1,
-                                 x_scale ? mul(u[k], x_scale[r]) : u[k]);
+                    v[k] = gemm_silu(p.limit, x_scale ? mul(v[k], x_scale[r]) : v[k],
+                                     x_scale ? mul(u[k], x_scale[r]) : u[k]);
                 st4(out + (int64_t)y.off + r * y.s0, y.fmt, c, v);
             }
         } else {
@@ -364,21 +382,19 @@ DEV int gemm_join(const gemm_plan &g, const gemm_work &w, float d[WG_SUMS(N)], u
     /* 16 bytes of a thread, of them at once; pieces on their way */
     const int S = WG_SUMS(N) / 4, MOST = S < 8 ? S : 8, AHEAD = N < 128 ? 128 / N : 1;
     int me = thread_id() - 128, rank = cluster_rank();
-    uint32_t tile = (uint32_t)(w.tile - g.whole * g.blocks), unit = tile * (uint32_t)g.steps;
+    uint32_t tile = (uint32_t)w.tile, unit = tile * (uint32_t)g.steps;
     int first = (int)gemm_maker(g, unit), last = (int)gemm_maker(g, unit + (uint32_t)g.steps - 1);
     int block = (int)blockIdx.x / WG_CLUSTER;
     float *to = parts + (int64_t)(2 * (int)blockIdx.x + (block == first)) * (128 * N) + 4 * me;
     UNROLL
     for (int i = 0; i < S; i++)
         st_16(to + i * 1024, bits_of(d[4 * i]), bits_of(d[4 * i + 1]), bits_of(d[4 * i + 2]), bits_of(d[4 * i + 3]));
-    device_fence();
     part_sync(GEMM_BOTH, 256);
     if (me == 0)
-        *seen = atomicAdd(&counters[tile * WG_CLUSTER + rank], 1u);
+        *seen = device_count(&counters[tile * WG_CLUSTER + rank]);
     part_sync(GEMM_BOTH, 256);
     if (*seen != (uint32_t)(last - first))
         return 0;
-    device_fence();
     for (int i = 0; i < WG_SUMS(N); i++)
         d[i] = 0;
     for (int k = first; k <= last; k += AHEAD) {

@@ -70,10 +70,31 @@ DEV uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t sel)
 }
 #endif
 
-/* Half i of v, twice. */
+/* (v & mask) | with, in one instruction where both are constants, too. */
+DEV uint32_t and_or(uint32_t v, uint32_t mask, uint32_t with)
+{
+#if defined(SIMT_H)
+    return (v & mask) | with;
+#else
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(r) : "r"(v), "r"(mask), "r"(with));
+    return r;
+#endif
+}
+
+/* Half i of v, twice: free where an operand may be read so. */
 DEV uint32_t h2_both(uint32_t v, int i)
 {
+#if defined(SIMT_H)
     return pick_bytes(v, 0, i ? 0x3232u : 0x1010u);
+#else
+    uint32_t r;
+    if (i)
+        asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %1;\nmov.b32 %0, {b, b};\n}" : "=r"(r) : "r"(v));
+    else
+        asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %1;\nmov.b32 %0, {a, a};\n}" : "=r"(r) : "r"(v));
+    return r;
+#endif
 }
 
 /* Pairs of small numbers n as f16: those of 1024 + n are n's bits under 0x6400, and what is added takes 1024 off. */
@@ -86,10 +107,10 @@ DEV uint32_t h2_both(uint32_t v, int i)
 template <int LESS> DEV void nibble_pairs(uint32_t w, uint32_t v[4])
 {
     uint32_t high = w >> 8;
-    v[0] = h2_add((w & 0x000F000Fu) | H2_1024, H2_LESS(LESS));
-    v[1] = h2_fma((w & 0x00F000F0u) | H2_1024, H2_SIXTEENTH, H2_LESS_64(LESS));
-    v[2] = h2_add((high & 0x000F000Fu) | H2_1024, H2_LESS(LESS));
-    v[3] = h2_fma((high & 0x00F000F0u) | H2_1024, H2_SIXTEENTH, H2_LESS_64(LESS));
+    v[0] = h2_add(and_or(w, 0x000F000Fu, H2_1024), H2_LESS(LESS));
+    v[1] = h2_fma(and_or(w, 0x00F000F0u, H2_1024), H2_SIXTEENTH, H2_LESS_64(LESS));
+    v[2] = h2_add(and_or(high, 0x000F000Fu, H2_1024), H2_LESS(LESS));
+    v[3] = h2_fma(and_or(high, 0x00F000F0u, H2_1024), H2_SIXTEENTH, H2_LESS_64(LESS));
 }
 
 /* Pairs 0 to 3 of row g + 8 h to their places in the fragments of 16 of K: a of the block's first. */
@@ -181,12 +202,12 @@ struct gemm_q6_k {
                 two = h2_mul(two, d);
                 /* the bits above the nibbles, of pairs' first and second, under the nibbles' places */
                 uint32_t u = pick_bytes(b ? high.y : high.x, 0, h ? 0x4342u : 0x4140u), n = w[2 * b + h];
-                v[0] = (n & 0x000F000Fu) | (u << 4 & 0x00300030u);
-                v[1] = (n >> 4 & 0x000F000Fu) | (u << 2 & 0x00300030u);
-                v[2] = (n >> 8 & 0x000F000Fu) | (u & 0x00300030u);
-                v[3] = (n >> 12 & 0x000F000Fu) | (u >> 2 & 0x00300030u);
+                v[0] = and_or(u << 4, 0x00300030u, and_or(n, 0x000F000Fu, H2_1024));
+                v[1] = and_or(u << 2, 0x00300030u, and_or(n >> 4, 0x000F000Fu, H2_1024));
+                v[2] = and_or(u, 0x00300030u, and_or(n >> 8, 0x000F000Fu, H2_1024));
+                v[3] = and_or(u >> 2, 0x00300030u, and_or(n >> 12, 0x000F000Fu, H2_1024));
                 for (int k = 0; k < 4; k++)
-                    v[k] = h2_mul(h2_add(v[k] | H2_1024, H2_LESS(32)), h2_both(two, k / 2));
+                    v[k] = h2_mul(h2_add(v[k], H2_LESS(32)), h2_both(two, k / 2));
                 put_pairs(a + 2 * b, h, v);
             }
         }

@@ -71,11 +71,16 @@ template <int N> DEV void registers_shrink()
 #endif
 }
 
-/* Writes of this thread are seen by whoever sees a flag that it sets after this. */
-DEV void device_fence()
+/* Counts up and gives what was there. What this thread's block wrote before its last barrier is seen by the blocks that
+ * count later, after their next one. */
+DEV uint32_t device_count(uint32_t *p)
 {
-#if !defined(SIMT_H)
-    __threadfence();
+#if defined(SIMT_H)
+    return atomicAdd(p, 1u);
+#else
+    uint32_t was;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;\n" : "=r"(was) : "l"(p) : "memory");
+    return was;
 #endif
 }
 
@@ -125,7 +130,7 @@ DEV void cluster_sync()
  * there (order among a cluster's writes costs a microsecond a time). */
 DEV void cluster_arrive(mbar *b, int rank)
 {
-#if defined(SIMT_H)
+#if WG_CLUSTER == 1
     (void)rank;
     mbar_arrive(b);
 #else
@@ -139,7 +144,7 @@ DEV void cluster_arrive(mbar *b, int rank)
 /* A bulk copy to the same place of every block, which tells each one's b. */
 DEV void cluster_copy(void *shared, const void *global, int bytes, mbar *b)
 {
-#if defined(SIMT_H)
+#if WG_CLUSTER == 1
     bulk_copy(shared, global, bytes, b, false);
 #else
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
