@@ -58,6 +58,7 @@
     X(LaunchKernel, cuLaunchKernel,                                                                                    \
       (cu_function fn, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,            \
        unsigned int block_y, unsigned int block_z, unsigned int shared, cu_stream s, void **args, void **extra))       \
+    X(LaunchKernelEx, cuLaunchKernelEx, (const cu_launch_config *config, cu_function fn, void **args, void **extra))   \
     X(GraphInstantiate, cuGraphInstantiateWithFlags, (cu_graph_exec * exec, cu_graph graph, unsigned long long flags)) \
     X(GraphExecUpdate, cuGraphExecUpdate_v2, (cu_graph_exec exec, cu_graph graph, cu_graph_update * info))             \
     X(GraphUpload, cuGraphUpload, (cu_graph_exec exec, cu_stream s))                                                   \

@@ -92,6 +92,25 @@ enum {
     CU_E_UNKNOWN = 999
 };
 
+/* A launch with attributes. early: the kernel may begin while the one before it in its stream still runs. */
+typedef struct cu_launch_attribute {
+    unsigned int id, reserved;
+    union {
+        int early;
+        char room[64];
+    } value;
+} cu_launch_attribute;
+typedef struct cu_launch_config {
+    unsigned int grid[3], block[3], shared;
+    cu_stream stream;
+    const cu_launch_attribute *attributes;
+    unsigned int n_attributes;
+} cu_launch_config;
+enum {
+    CU_LAUNCH_EARLY = 6,          /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
+    CU_LAUNCH_EARLY_GRAPH = 12030 /* the least driver that records it in graphs */
+};
+
 /* Device attributes */
 enum {
     CU_ATTR_WARP_SIZE = 10,

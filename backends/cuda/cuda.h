@@ -18,7 +18,7 @@
 
 enum {
     CUDA_BIND_ALIGN = 256,  /* of offsets in bindings, and what every allocation is aligned to */
-    CUDA_MAX_PTR = 12,      /* pointers that a kernel takes */
+    CUDA_MAX_PTR = 14,      /* pointers that a kernel takes */
     CUDA_MAX_PARAMS = 1024, /* bytes of a kernel's parameter block; with the pointers well below the 4 KiB of all */
     CUDA_MAX_WAITS = 16,    /* waits of a queue that may be unreached at a time */
     CUDA_LOOK_NS = 1000000  /* how often a wait asks for failures, which costs microseconds */
@@ -71,6 +71,13 @@ typedef struct cuda_words {
     uint64_t used; /* bits */
 } cuda_words;
 
+/* A norm that so many of the next launches make by themselves. */
+typedef struct cuda_norm {
+    uint32_t kept;
+    lp_norm p;
+    cu_deviceptr x, w;
+} cuda_norm;
+
 /* A value that a stream was told to wait for. */
 typedef struct cuda_wait {
     infer_timeline *tl;
@@ -88,6 +95,9 @@ struct infer_queue {
     _Atomic infer_status failed;
     uint32_t n_waits;
     cuda_wait waits[CUDA_MAX_WAITS]; /* perhaps unreached; under the lock of cuda_timeline.c */
+    const uint8_t *keep;             /* recording: of each op, how many launches of the next one make this norm */
+    uint32_t op;                     /* number of the op that is recorded */
+    cuda_norm norm;
 };
 
 struct infer_device {
@@ -112,6 +122,7 @@ struct infer_device {
     cuda_words *words;
     cuda_packer *packers;
     int packed; /* weights are packed where they can be */
+    int early;  /* kernels may begin before their predecessor ends */
 };
 
 struct infer_buffer {
@@ -183,6 +194,8 @@ infer_status cuda_dev_edge(infer_device *dev, uint32_t peer, infer_edge_info *ou
 /* Loads every file's image and looks the kernels up. A file without code for this device leaves its kernels NULL. */
 infer_status cuda_kernels_load(infer_device *dev);
 void cuda_kernels_unload(infer_device *dev);
+/* Whether a kernel may begin before its predecessor ends. */
+int cuda_kernel_early(uint32_t kernel);
 
 /* ---- cuda_mem.c ---- */
 
@@ -270,6 +283,8 @@ uint32_t cuda_walked(int64_t n);
     infer_status cuda_run_##name(launch_call *c)
 CUDA_OP(matmul); /* matmul, moe_matmul, lora: cuda_matmul.c */
 CUDA_OP(qkv);
+/* How many launches of the next op read its x; 0: not all of them, or not that norm, make a norm by themselves. */
+uint32_t cuda_makes_norm(infer_device *dev, const infer_op_desc *norm, const infer_op_desc *next);
 CUDA_OP(gated_mlp);
 CUDA_OP(attn);   /* paged, latent, dense: cuda_attn.c */
 CUDA_OP(sample); /* cuda_rows.c */
@@ -285,6 +300,19 @@ uint64_t cuda_gemm_scratch(const infer_device *dev, const infer_op_desc *op, uin
  * where the call's scratch is free. */
 infer_status cuda_gemm_one(launch_call *c, infer_format f, const lp_mm *m, const int which[10], uint64_t at);
 infer_status cuda_gemm_several(launch_call *c, infer_format f, const lp_mms *m, const int which[11], uint64_t at);
+
+/* ---- cuda_ring.c: products of few rows by packed weights ---- */
+
+/* Whether there is a kernel for weights of that format. */
+int cuda_rings(const infer_device *dev, infer_format f);
+/* Whether rows of k elements fit what a block can hold. */
+int cuda_ring_fits(const infer_device *dev, infer_format f, int64_t k);
+/* Whether that operand is a packed weight. */
+int cuda_ring_takes(const infer_device *dev, const infer_op_desc *op, uint32_t weight);
+/* The launch of a product, or of several, as launch_fill_product and launch_fill_products have filled them in; with the
+ * norm that the call's queue keeps, if it does. */
+infer_status cuda_ring_one(launch_call *c, infer_format f, const lp_mm *m, const int which[10]);
+infer_status cuda_ring_several(launch_call *c, infer_format f, const lp_mms *m, const int which[11]);
 
 /* ---- cuda_prog.c ---- */
 

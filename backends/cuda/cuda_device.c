@@ -57,9 +57,11 @@ infer_status cuda_dev_open(const infer_host *host, uint32_t index, infer_device 
     dev->index = index;
     dev->capture.dev = dev;
     const char *packed = host->config_get(host->ctx, "packed");
-    dev->packed = packed && !strcmp(packed, "1");
+    dev->packed = !packed || strcmp(packed, "0");
     pthread_mutex_init(&dev->mu, NULL);
     facts(dev);
+    int version = 0;
+    dev->early = dev->tune.cc >= 90 && !cu->DriverGetVersion(&version) && version >= CU_LAUNCH_EARLY_GRAPH;
     infer_status s = cuda_status(dev, cu->PrimaryCtxRetain(&dev->context, id), INFER_E_NO_DEVICE, "make a context");
     if (s)
         goto err_dev;

@@ -5,23 +5,25 @@
 
 #include <stdint.h>
 
-/* One image a file: kernels/NAME.cu, made into cuda_images.c by embed.sh. */
+/* One image a file: kernels/NAME.cu, made into cuda_images.c by embed.sh. X(file, early): whether each of its kernels
+ * waits for its predecessor by itself (grid_wait, async.cuh), so that it may begin before that ends. */
 #define CUDA_FILES(X)                                                                                                  \
-    X(attn)                                                                                                            \
-    X(each)                                                                                                            \
-    X(gemm)                                                                                                            \
-    X(gemm_block)                                                                                                      \
-    X(gemm_super)                                                                                                      \
-    X(kv)                                                                                                              \
-    X(matvec_block)                                                                                                    \
-    X(matvec_plain)                                                                                                    \
-    X(matvec_super)                                                                                                    \
-    X(moe)                                                                                                             \
-    X(pack)                                                                                                            \
-    X(rows)                                                                                                            \
-    X(sample)                                                                                                          \
-    X(stream)                                                                                                          \
-    X(tile)
+    X(attn, 0)                                                                                                         \
+    X(each, 1)                                                                                                         \
+    X(gemm, 1)                                                                                                         \
+    X(gemm_block, 1)                                                                                                   \
+    X(gemm_super, 1)                                                                                                   \
+    X(kv, 0)                                                                                                           \
+    X(matvec_block, 0)                                                                                                 \
+    X(matvec_plain, 0)                                                                                                 \
+    X(matvec_super, 0)                                                                                                 \
+    X(moe, 0)                                                                                                          \
+    X(pack, 0)                                                                                                         \
+    X(ring, 1)                                                                                                         \
+    X(rows, 1)                                                                                                         \
+    X(sample, 1)                                                                                                       \
+    X(stream, 0)                                                                                                       \
+    X(tile, 0)
 
 /* Formats of weights: X(file of the kernels for few rows, id, name in kernels). */
 #define CUDA_FORMATS(X)                                                                                                \
@@ -55,8 +57,27 @@
     X(gemm_super, Q4_K, q4_k, 2368)                                                                                    \
     X(gemm_super, Q6_K, q6_k, 3360)
 
+/* Formats of packed weights: X(id, name in kernels). */
+#define CUDA_RING_FORMATS(X)                                                                                           \
+    X(BF16, bf16)                                                                                                      \
+    X(F16, f16)                                                                                                        \
+    X(F8_E4M3, e4m3)                                                                                                   \
+    X(Q8_0, q8_0)                                                                                                      \
+    X(Q4_0, q4_0)                                                                                                      \
+    X(Q4_1, q4_1)                                                                                                      \
+    X(Q4_K, q4_k)                                                                                                      \
+    X(Q6_K, q6_k)
+
 /* X(file, kernel): those that are there once, and those of one format. */
 #define CUDA_PLAIN_KERNELS(X)                                                                                          \
+    X(ring, ring_bf16)                                                                                                 \
+    X(ring, ring_f16)                                                                                                  \
+    X(ring, ring_e4m3)                                                                                                 \
+    X(ring, ring_q8_0)                                                                                                 \
+    X(ring, ring_q4_0)                                                                                                 \
+    X(ring, ring_q4_1)                                                                                                 \
+    X(ring, ring_q4_k)                                                                                                 \
+    X(ring, ring_q6_k)                                                                                                 \
     X(attn, attention_1)                                                                                               \
     X(attn, attention_2)                                                                                               \
     X(attn, attention_4)                                                                                               \
@@ -114,7 +135,7 @@
 #define CUDA_GEMM_KERNELS(X, file, f) CUDA_GEMM_QUANT_KERNELS(X, file, f) X(file, gemm256_##f)
 
 enum {
-#define X(file) CUDA_FILE_##file,
+#define X(file, early) CUDA_FILE_##file,
     CUDA_FILES(X)
 #undef X
         CUDA_N_FILES
@@ -138,7 +159,7 @@ typedef struct cuda_image {
     uint64_t bytes;
 } cuda_image;
 
-#define X(file) extern const cuda_image cuda_image_##file;
+#define X(file, early) extern const cuda_image cuda_image_##file;
 CUDA_FILES(X)
 #undef X
 

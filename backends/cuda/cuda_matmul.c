@@ -24,7 +24,8 @@ static const product_row rows_of[INFER_FMT_COUNT] = {CUDA_FORMATS(ROW)};
 static int product_ok(infer_device *dev, const infer_op_desc *op, uint32_t weight, infer_op_answer *a)
 {
     infer_format w = launch_tensor_desc(op, weight)->format;
-    if (w < INFER_FMT_COUNT && rows_of[w].there && dev->kernels[rows_of[w].one[0]])
+    if (cuda_ring_takes(dev, op, weight) ||
+        (w < INFER_FMT_COUNT && rows_of[w].there && dev->kernels[rows_of[w].one[0]]))
         return 1;
     launch_no(a, INFER_WHY_FORMAT, weight);
     return 0;
@@ -102,6 +103,8 @@ static infer_status multiply(launch_call *c, const launch_product *m)
     int exact = c->op->op == INFER_OP_MATMUL && attrs.act_format == INFER_FMT_F32;
     if (m->ids < 0 && !exact && cuda_gemm_takes(c->dev, c->op, (uint32_t)m->w, rows))
         return cuda_gemm_one(c, w, &p, which, gemm_at(c->op));
+    if (m->ids < 0 && cuda_ring_takes(c->dev, c->op, (uint32_t)m->w))
+        return cuda_ring_one(c, w, &p, which);
     if (m->ids < 0 && !exact && in_tiles(c->dev, w, rows)) {
         cuda_launch_init(&l, c, rows_of[w].tile[w == INFER_FMT_F16], which, 10, &p, sizeof p);
         return cuda_emit(c, &l, cuda_div_up(p.n, TILE), cuda_walked(cuda_div_up(rows, TILE)), 1, TILE_THREADS, 1, 1);
@@ -134,6 +137,8 @@ static infer_status multiply_several(launch_call *c, uint32_t n, int bias, int y
     }
     if (cuda_gemm_takes(c->dev, c->op, 1, p.rows.cap))
         return cuda_gemm_several(c, w, &p, which, gemm_at(c->op));
+    if (cuda_ring_takes(c->dev, c->op, 1))
+        return cuda_ring_several(c, w, &p, which);
     if (streams(c->dev, w, p.k, p.wide)) {
         int64_t tiles = 0;
         for (uint32_t k = 0; k < (act ? 1 : n); k++)
@@ -157,7 +162,7 @@ static int joins(const infer_device *dev, const infer_op_desc *op, uint32_t n)
     for (uint32_t i = 2; i <= n; i++)
         if (launch_tensor_desc(op, i)->format != w || launch_tensor_desc(op, i)->layout != first->layout)
             return 0;
-    return cuda_gemm_takes(dev, op, 1, rows) || !in_tiles(dev, w, rows);
+    return cuda_gemm_takes(dev, op, 1, rows) || cuda_ring_takes(dev, op, 1) || !in_tiles(dev, w, rows);
 }
 
 /* Tiles add along K in another order than the kernels for few rows, and programs for few rows take those. Also asks for
@@ -256,4 +261,18 @@ infer_status cuda_run_gated_mlp(launch_call *c)
     const launch_product last = {
         .x = -3, .w = 3, .bias = -2, .ids = -2, .y = (int)op->n_in, .xt = gate, .epilogue = 1, .scale = 1};
     return s ? s : multiply(c, &last);
+}
+
+uint32_t cuda_makes_norm(infer_device *dev, const infer_op_desc *norm, const infer_op_desc *next)
+{
+    uint32_t n = next->op == INFER_OP_MATMUL      ? 1
+                 : next->op == INFER_OP_QKV       ? 3
+                 : next->op == INFER_OP_GATED_MLP ? 2
+                                                  : 0;
+    if (!n || launch_tensor_desc(norm, 0)->rank != 2)
+        return 0;
+    for (uint32_t i = 1; i <= n; i++)
+        if (!cuda_ring_takes(dev, next, i) || cuda_gemm_takes(dev, next, i, launch_tensor_desc(norm, 0)->shape[0]))
+            return 0;
+    return n == 1 || joins(dev, next, n) ? 1 : n;
 }

@@ -23,28 +23,39 @@ static void allow_shared(infer_device *dev, cu_function fn)
         (void)dev->cu->FuncSetAttribute(fn, CU_FUNC_MAX_DYNAMIC_SHARED, (int)dev->tune.shared_per_block - own);
 }
 
+static const struct {
+    uint32_t file;
+    const char *name;
+} kernels[CUDA_N_KERNELS] = {
+#define X(file, kernel)              [CUDA_K_##kernel] = {CUDA_FILE_##file, #kernel},
+#define ALL(file, id, name)          CUDA_FORMAT_KERNELS(X, file, name)
+#define MANY(file, id, name, unit)   CUDA_GEMM_KERNELS(X, file, name)
+#define QUANT(file, id, name, panel) CUDA_GEMM_QUANT_KERNELS(X, file, name)
+    CUDA_PLAIN_KERNELS(X) CUDA_FORMATS(ALL) CUDA_GEMM_FORMATS(MANY) CUDA_GEMM_QUANT_FORMATS(QUANT)
+#undef QUANT
+#undef MANY
+#undef ALL
+#undef X
+};
+
+int cuda_kernel_early(uint32_t kernel)
+{
+    static const uint8_t early[CUDA_N_FILES] = {
+#define X(file, early) [CUDA_FILE_##file] = early,
+        CUDA_FILES(X)
+#undef X
+    };
+    return early[kernels[kernel].file];
+}
+
 infer_status cuda_kernels_load(infer_device *dev)
 {
     static const struct {
         const char *name;
         const cuda_image *image;
     } files[CUDA_N_FILES] = {
-#define X(file) [CUDA_FILE_##file] = {#file, &cuda_image_##file},
+#define X(file, early) [CUDA_FILE_##file] = {#file, &cuda_image_##file},
         CUDA_FILES(X)
-#undef X
-    };
-    static const struct {
-        uint32_t file;
-        const char *name;
-    } kernels[CUDA_N_KERNELS] = {
-#define X(file, kernel)              [CUDA_K_##kernel] = {CUDA_FILE_##file, #kernel},
-#define ALL(file, id, name)          CUDA_FORMAT_KERNELS(X, file, name)
-#define MANY(file, id, name, unit)   CUDA_GEMM_KERNELS(X, file, name)
-#define QUANT(file, id, name, panel) CUDA_GEMM_QUANT_KERNELS(X, file, name)
-        CUDA_PLAIN_KERNELS(X) CUDA_FORMATS(ALL) CUDA_GEMM_FORMATS(MANY) CUDA_GEMM_QUANT_FORMATS(QUANT)
-#undef QUANT
-#undef MANY
-#undef ALL
 #undef X
     };
     infer_status s = INFER_OK;

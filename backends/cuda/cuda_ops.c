@@ -33,7 +33,9 @@ infer_status cuda_op_query(infer_device *dev, const infer_op_desc *ops, uint32_t
 infer_status cuda_cmd_op(infer_queue *queue, const infer_op_desc *op, const infer_op_args *args)
 {
     infer_status s = cuda_queue_enter(queue);
-    return s ? s : launch_op_run(queue->dev, table, op, args, queue);
+    s = s ? s : launch_op_run(queue->dev, table, op, args, queue);
+    queue->op++;
+    return s;
 }
 
 /* ---- Launches -------------------------------------------------------------------------------------------------- */
@@ -74,7 +76,14 @@ infer_status cuda_emit(launch_call *c, cuda_launch *l, uint32_t g0, uint32_t g1,
     for (; n < l->n_ptr; n++)
         args[n] = &l->ptr[n];
     args[n] = l->params;
-    cu_result e = c->dev->cu->LaunchKernel(fn, g0, g1, g2, b0, b1, b2, l->shared, queue->stream, args, NULL);
+    const cu_launch_attribute early = {.id = CU_LAUNCH_EARLY, .value = {1}};
+    const cu_launch_config config = {.grid = {g0, g1, g2},
+                                     .block = {b0, b1, b2},
+                                     .shared = l->shared,
+                                     .stream = queue->stream,
+                                     .attributes = &early,
+                                     .n_attributes = c->dev->early && cuda_kernel_early(l->kernel)};
+    cu_result e = c->dev->cu->LaunchKernelEx(&config, fn, args, NULL);
     return cuda_status(c->dev, e, INFER_E_QUEUE, "launch a kernel");
 }
 
@@ -109,10 +118,8 @@ int launch_ready(infer_device *dev, launch_kernel k)
 
 int launch_reads(const infer_device *dev, const infer_op_desc *op, uint32_t i)
 {
-    (void)dev;
-    (void)op;
-    (void)i;
-    return 0; /* no kernel yet for CUDA_LAYOUT_PACKED */
+    uint32_t weights = op->op == INFER_OP_MATMUL ? 1 : op->op == INFER_OP_QKV || op->op == INFER_OP_GATED_MLP ? 3 : 0;
+    return i >= 1 && i <= weights && cuda_ring_takes(dev, op, i);
 }
 
 /* Threads of a block for `items` of them: whole waves, no more than needed. */
@@ -126,9 +133,15 @@ infer_status launch_emit(launch_call *c, launch_kernel k, const int *which, uint
                          uint32_t bytes, int64_t s0, int64_t s1, int64_t s2)
 {
     enum { GROUPS = THREADS / WAVE, ROW_THREADS = 1024 };
+    infer_queue *queue = c->to;
     cuda_launch l;
     uint32_t each = threads_for((s0 + EIGHT - 1) / EIGHT, THREADS);
     cuda_launch_init(&l, c, kernel_of[k], which, n, params, bytes);
+    if (k == LAUNCH_K_norm_rows && queue->keep && queue->keep[queue->op]) {
+        queue->norm = (cuda_norm){.kept = queue->keep[queue->op], .x = l.ptr[0], .w = l.ptr[1]};
+        memcpy(&queue->norm.p, params, sizeof queue->norm.p);
+        return INFER_OK;
+    }
     switch (launch_work[k]) {
     case LAUNCH_ELEMENTS:
         return cuda_emit(c, &l, cuda_div_up(s0, EIGHT * each), cuda_walked(s1), 1, each, 1, 1);

@@ -10,6 +10,7 @@
 struct infer_program {
     infer_device *dev;
     const infer_graph_view *view;
+    uint8_t *keep; /* of each node: launches of the next one that make this norm by themselves */
 };
 
 struct infer_exec {
@@ -19,17 +20,76 @@ struct infer_exec {
     infer_range slots[];
 };
 
+/* ---- Norms that the product after them makes by itself -------------------------------------------------------- */
+
+static const infer_node *node_of(const infer_graph_view *v, uint32_t i)
+{
+    return (const infer_node *)(const void *)((const uint8_t *)v->nodes + (size_t)i * v->node_size);
+}
+
+static int overlap(const infer_operand *a, const infer_operand *b)
+{
+    return a->slot != INFER_SLOT_ABSENT && a->slot == b->slot && a->offset < b->offset + b->size &&
+           b->offset < a->offset + a->size;
+}
+
+static int covers(const infer_operand *a, const infer_operand *b)
+{
+    return a->slot == b->slot && a->offset <= b->offset && a->offset + a->size >= b->offset + b->size;
+}
+
+/* Whether nobody reads the operand after node i before it is written anew. */
+static int last_read(const infer_graph_view *v, uint32_t i, const infer_operand *a)
+{
+    for (i++; i < v->n_nodes; i++) {
+        const infer_node *n = node_of(v, i);
+        for (uint32_t k = 0; k < n->op->n_in; k++)
+            if (overlap(&n->operands[k], a))
+                return 0;
+        for (uint32_t k = n->op->n_in; k < n->op->n_in + n->op->n_out; k++)
+            if (covers(&n->operands[k], a))
+                return 1;
+    }
+    return 1;
+}
+
+/* How many launches of the next node make a norm of x by themselves, 0: none. An RMS norm of whole rows whose result is
+ * the x of the next node alone, in memory that ends with the program. */
+static uint32_t kept(infer_device *dev, const infer_graph_view *v, uint32_t i)
+{
+    if (i + 1 >= v->n_nodes)
+        return 0;
+    const infer_node *n = node_of(v, i), *next = node_of(v, i + 1);
+    const infer_operand *y = &n->operands[n->op->n_in];
+    const infer_slot_desc *slot =
+        (const infer_slot_desc *)(const void *)((const uint8_t *)v->slots + (size_t)y->slot * v->slot_size);
+    if (n->op->op != INFER_OP_RMS_NORM || n->op->n_out != 1 || n->op->n_epilogue || y->slot == INFER_SLOT_ABSENT ||
+        slot->kind != INFER_SLOT_ARENA || next->operands[0].slot != y->slot || next->operands[0].offset != y->offset)
+        return 0;
+    for (uint32_t k = 1; k < next->op->n_in; k++)
+        if (overlap(&next->operands[k], y))
+            return 0;
+    for (uint32_t k = next->op->n_in; k < next->op->n_in + next->op->n_out && next->op->op != INFER_OP_GATED_MLP; k++)
+        if (overlap(&next->operands[k], &n->operands[0])) /* blocks read it while others have ended */
+            return 0;
+    return last_read(v, i + 1, y) ? cuda_makes_norm(dev, n->op, next->op) : 0;
+}
+
 infer_status cuda_prog_build(infer_device *dev, const infer_graph_view *view, infer_program **out,
                              infer_program_info *info)
 {
     const infer_host *host = dev->host;
     infer_program *p = host->alloc(host->ctx, sizeof *p, _Alignof(infer_program));
-    const infer_graph_view *kept = p ? host->view_keep(host->ctx, view) : NULL;
-    if (!kept) {
+    const infer_graph_view *copy = p ? host->view_keep(host->ctx, view) : NULL;
+    uint8_t *keep = copy ? host->alloc(host->ctx, (uint64_t)copy->n_nodes + 1, 1) : NULL;
+    if (!keep) {
+        host->view_drop(host->ctx, copy);
         host->free(host->ctx, p);
         return cuda_fail(host, INFER_E_NO_MEMORY, "cuda: no host memory for a program");
     }
-    *p = (infer_program){dev, kept};
+    *p = (infer_program){dev, copy, keep};
+    for (uint32_t i = 0; i < copy->n_nodes; i++)
+        keep[i] = (uint8_t)kept(dev, copy, i);
     infer_program_info i = {0};
     launch_put(info, &i, sizeof i);
     *out = p;
@@ -40,6 +100,7 @@ void cuda_prog_destroy(infer_program *prog)
 {
     const infer_host *host = prog->dev->host;
     host->view_drop(host->ctx, prog->view);
+    host->free(host->ctx, prog->keep);
     host->free(host->ctx, prog);
 }
 
@@ -54,7 +115,11 @@ static infer_status record(infer_program *p, const infer_range *slots, cu_graph 
     infer_status s = cuda_status(dev, e, INFER_E_PROGRAM, "begin a recording");
     if (s)
         return s;
+    dev->capture.keep = p->keep;
+    dev->capture.op = 0;
     s = host->replay(host->ctx, p->view, slots, &dev->capture);
+    dev->capture.keep = NULL;
+    dev->capture.norm.kept = 0;
     e = dev->cu->StreamEndCapture(dev->capture.stream, &graph); /* in any case, or the stream stays in that mode */
     s = s ? s : cuda_status(dev, e, INFER_E_PROGRAM, "end a recording");
     if (s && graph)

@@ -33,7 +33,8 @@ static const uint16_t kernel_of[INFER_FMT_COUNT] = {
 
 int cuda_packs(const infer_device *dev, infer_format f)
 {
-    return dev->tune.cc == 90 && f < INFER_FMT_COUNT && packed_unit(f) && dev->kernels[kernel_of[f]];
+    return dev->tune.cc == 90 && f < INFER_FMT_COUNT && packed_unit(f) && dev->kernels[kernel_of[f]] &&
+           cuda_rings(dev, f);
 }
 
 /* The part of the tensor that comes: matrices, rows, elements of a row. Returns its bytes as they come; 0: no format of
@@ -63,7 +64,8 @@ static uint64_t extents(const infer_weight_desc *d, int64_t x[3])
 static int packs(const infer_device *dev, const infer_weight_desc *d, const int64_t x[3])
 {
     return dev->packed && (d->use == INFER_OP_MATMUL || d->use == INFER_OP_QKV || d->use == INFER_OP_GATED_MLP) &&
-           d->rank == 2 && x[1] <= INT32_MAX && cuda_packs(dev, d->quant.format);
+           d->rank == 2 && x[1] <= INT32_MAX && cuda_packs(dev, d->quant.format) &&
+           cuda_ring_fits(dev, d->quant.format, x[2]);
 }
 
 infer_status cuda_weight_plan(infer_device *dev, const infer_weight_desc *d, infer_weight_plan *out)

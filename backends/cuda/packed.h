@@ -51,6 +51,13 @@
     X(Q4_K, 256, 2368)                                                                                                 \
     X(Q6_K, 256, 3360)
 
+/* The same as constants. */
+enum {
+#define X(id, unit, bytes) PACKED_UNIT_##id = unit, PACKED_STEP_##id = bytes,
+    PACKED_FORMATS(X)
+#undef X
+};
+
 #if defined(__CUDACC__)
 #define PACKED_FN static __host__ __device__ __forceinline__
 #else

@@ -6,7 +6,7 @@
 
 #include "mma.cuh"
 
-#if defined(SIMT_H) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
+#if defined(SIMT_H) || (defined(__CUDACC__) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900))
 #define ASYNC 1
 #endif
 
@@ -29,6 +29,12 @@ DEV void grid_go()
     asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
 #endif
 }
+
+#if defined(SIMT_H)
+#define GRID_CONSTANT
+#else
+#define GRID_CONSTANT __grid_constant__
+#endif
 
 #if defined(ASYNC)
 

@@ -93,6 +93,29 @@ template <int FMT> DEV void mma_emulated(float d[FRAG], const uint32_t *a, const
 }
 #endif
 
+template <int FMT> DEV void mma(float d[FRAG], const frag_a<FMT> &a, const frag_b<FMT> &b);
+
+/* D = A B^T. */
+template <int FMT> DEV void mma_first(float d[FRAG], const frag_a<FMT> &a, const frag_b<FMT> &b)
+{
+#if defined(MMA_BF16)
+    if (FMT == INFER_FMT_F16)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+            "{%10,%10,%10,%10};\n"
+            : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+            : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]), "f"(0.0f));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+            "{%10,%10,%10,%10};\n"
+            : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+            : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]), "f"(0.0f));
+#else
+    for (int i = 0; i < FRAG; i++)
+        d[i] = 0;
+    mma(d, a, b);
+#endif
+}
+
 template <int FMT> DEV void mma(float d[FRAG], const frag_a<FMT> &a, const frag_b<FMT> &b)
 {
 #if defined(MMA_BF16)

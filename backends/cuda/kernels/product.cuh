@@ -24,36 +24,61 @@ struct epi_bases {
     const uchar *e[LP_MAX_EPI];
 };
 
-/* Scale, bias and epilogue steps on one value of row `pair`, column c. */
-DEV float finish(const lp_mm &p, float v, int pair, int c, const uchar *bias, const epi_bases &b)
+/* What the epilogue of a value at row `pair`, column c reads: bias, then each step's operand. */
+struct epi_values {
+    float bias, v[LP_MAX_EPI];
+};
+
+DEV void finish_read(epi_values &e, const lp_mm &p, int pair, int c, const uchar *bias, const epi_bases &b)
+{
+    e.bias = p.bias.fmt ? ld(bias + p.bias.off, p.bias.fmt, c) : 0.0f;
+    UNROLL
+    for (int s = 0; s < LP_MAX_EPI; s++) {
+        const lp_epi &step = p.epi[s];
+        e.v[s] = 0;
+        if (s >= p.n_epi)
+            continue;
+        if (step.kind == INFER_EPI_BIAS)
+            e.v[s] = ld_far(b.e[s] + step.t.off, step.t.fmt, c);
+        else if (step.kind == INFER_EPI_RESIDUAL || step.kind == INFER_EPI_MUL)
+            e.v[s] = ld_far(b.e[s] + at(step.t, pair), step.t.fmt, c);
+    }
+}
+
+/* Scale, bias and epilogue steps on one value. */
+DEV float finish_with(const epi_values &e, const lp_mm &p, float v)
 {
     v = mul(v, p.scale);
     if (p.bias.fmt)
-        v = add(v, ld(bias + p.bias.off, p.bias.fmt, c));
+        v = add(v, e.bias);
     UNROLL
     for (int s = 0; s < LP_MAX_EPI; s++) {
-        const lp_epi &e = p.epi[s];
         if (s >= p.n_epi)
             break;
-        switch (e.kind) {
+        switch (p.epi[s].kind) {
         case INFER_EPI_BIAS:
-            v = add(v, ld(b.e[s] + e.t.off, e.t.fmt, c));
-            break;
         case INFER_EPI_RESIDUAL:
-            v = add(v, ld(b.e[s] + at(e.t, pair), e.t.fmt, c));
+            v = add(v, e.v[s]);
             break;
         case INFER_EPI_MUL:
-            v = mul(v, ld(b.e[s] + at(e.t, pair), e.t.fmt, c));
+            v = mul(v, e.v[s]);
             break;
         case INFER_EPI_ACT:
-            v = activate(e.arg, v);
+            v = activate(p.epi[s].arg, v);
             break;
         case INFER_EPI_SCALE:
-            v = mul(v, e.factor);
+            v = mul(v, p.epi[s].factor);
             break;
         }
     }
     return v;
+}
+
+DEV float finish(const lp_mm &p, float v, int pair, int c, const uchar *bias, const epi_bases &b)
+{
+    epi_values e;
+    finish_read(e, p, pair, c, bias, b);
+    return finish_with(e, p, v);
 }
 
 #endif

@@ -113,7 +113,20 @@ _Static_assert(sizeof(cu_result) == sizeof(CUresult) && sizeof(cu_attribute) == 
 
 /* ---- Functions: the list's parameters with the toolkit's types ---- */
 
+_Static_assert(sizeof(cu_launch_config) == sizeof(CUlaunchConfig), "CUlaunchConfig");
+FIELD(cu_launch_config, grid[0], CUlaunchConfig, gridDimX);
+FIELD(cu_launch_config, block[2], CUlaunchConfig, blockDimZ);
+FIELD(cu_launch_config, shared, CUlaunchConfig, sharedMemBytes);
+FIELD(cu_launch_config, stream, CUlaunchConfig, hStream);
+FIELD(cu_launch_config, attributes, CUlaunchConfig, attrs);
+FIELD(cu_launch_config, n_attributes, CUlaunchConfig, numAttrs);
+_Static_assert(sizeof(cu_launch_attribute) == sizeof(CUlaunchAttribute), "CUlaunchAttribute");
+FIELD(cu_launch_attribute, id, CUlaunchAttribute, id);
+FIELD(cu_launch_attribute, value.early, CUlaunchAttribute, value.programmaticStreamSerializationAllowed);
+SAME(CU_LAUNCH_EARLY, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+
 #define cu_memcpy2d       CUDA_MEMCPY2D
+#define cu_launch_config  CUlaunchConfig
 #define cu_graph_update   CUgraphExecUpdateResultInfo
 #define cu_uuid           CUuuid
 #define cu_result         CUresult

@@ -479,6 +479,16 @@ cu_result cuLaunchKernel(cu_function fn, unsigned int grid_x, unsigned int grid_
     return put(s, &o);
 }
 
+/* Runs as any other: what a kernel does early it may do late. */
+cu_result cuLaunchKernelEx(const cu_launch_config *c, cu_function fn, void **args, void **extra)
+{
+    for (unsigned i = 0; i < c->n_attributes; i++)
+        if (c->attributes[i].id != CU_LAUNCH_EARLY || c->attributes[i].value.early != 1)
+            return CU_E_INVALID_VALUE;
+    return cuLaunchKernel(fn, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared,
+                          c->stream, args, extra);
+}
+
 cu_result cuStreamBeginCapture_v2(cu_stream s, cu_capture_mode mode)
 {
     cu_result e = of_stream(s);

@@ -32,7 +32,7 @@ FAKE_API void fakecuda_configure(const char *text);
 /* Launches of graphs, and of kernels that were not in a graph, so far. */
 FAKE_API void fakecuda_counts(unsigned *graphs, unsigned *kernels);
 
-enum { FAKE_MAX_DEVICES = 8, FAKE_MAX_PTR = 12, FAKE_MAX_PARAMS = 1024 };
+enum { FAKE_MAX_DEVICES = 8, FAKE_MAX_PTR = 14, FAKE_MAX_PARAMS = 1024 };
 /* A device address is its host address with this bit. */
 #define FAKE_DEVICE_BIT ((cu_deviceptr)1 << 60)
 

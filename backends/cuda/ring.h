@@ -1,0 +1,48 @@
+/* Parameter block of kernels/ring.cu, for host and kernels. SPDX-License-Identifier: Apache-2.0 */
+#ifndef CUDA_RING_H
+#define CUDA_RING_H
+
+#include "../launch/params.h"
+#include "packed.h"
+
+#define RING_WAVES   16 /* that add */
+#define RING_ENDS    2  /* waves that put sums to their places, in turn */
+#define RING_THREADS ((RING_WAVES + RING_ENDS + 1) * 32)
+#define RING_ROWS    4 /* of x, at a time */
+#define RING_SLOTS   16
+
+/* Of a step of so many bytes: waves that share it; steps of a copy, which all waves have alike. */
+#define RING_PARTS(bytes) ((bytes) > 3000 ? 2 : 1)
+#define RING_STEPS(bytes) ((40960 / (bytes)) / (RING_WAVES / RING_PARTS(bytes)) * (RING_WAVES / RING_PARTS(bytes)))
+
+#define RING_ONE  0 /* one weight, with an epilogue */
+#define RING_SIDE 1 /* up to three of one x, each with its bias */
+#define RING_GLU  2 /* act(gate) * up: the first two */
+
+/* Vectors: number r lies at off + r * step of its base. fmt 0: absent. */
+typedef struct lp_line {
+    lp_u64 off;
+    lp_i64 step;
+    lp_i32 fmt, reserved;
+} lp_line;
+
+/* b: a bias for each weight; or one, then operands of the epilogue's steps. */
+typedef struct lp_ring {
+    lp_line x, norm, y[3], b[5];
+    lp_u64 w_off[3];
+    lp_rows rows;
+    lp_i32 n[3], k, kind;
+    lp_i32 has_norm;    /* x passes an RMS norm, whose weights (norm) may be absent */
+    lp_i32 held, slots; /* rows of x that there is room for; copies of the ring */
+    lp_i32 act, n_epi, epi_kind[LP_MAX_EPI], epi_arg[LP_MAX_EPI];
+    float epi_factor[LP_MAX_EPI], scale, limit, eps, offset;
+} lp_ring;
+
+/* Shared memory: barriers, the waves' sums, rows of x with their block sums, the ring of slots of
+ * RING_STEPS(bytes) * bytes. */
+#define RING_FIXED     1024
+#define RING_SUMS      (2 * RING_ENDS * RING_WAVES * 16 * 4) /* of a row of x */
+#define RING_X(k32)    (128 * (k32))                         /* of a row of k32 blocks of 32 elements */
+#define RING_SIZE(k32) (RING_X(k32) + ((k32)*4 + 15) / 16 * 16)
+
+#endif
