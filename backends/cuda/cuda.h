@@ -121,8 +121,9 @@ struct infer_device {
     pthread_mutex_t mu; /* of words and packers */
     cuda_words *words;
     cuda_packer *packers;
-    int packed; /* weights are packed where they can be */
-    int early;  /* kernels may begin before their predecessor ends */
+    uint32_t n_weights; /* streams under way */
+    int packed;         /* weights are packed where they can be */
+    int early;          /* kernels may begin before their predecessor ends */
 };
 
 struct infer_buffer {

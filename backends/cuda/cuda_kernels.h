@@ -105,6 +105,8 @@
     X(pack, pack_q4_k)                                                                                                 \
     X(pack, pack_q6_k)                                                                                                 \
     X(rows, norm_rows)                                                                                                 \
+    X(rows, norm_f32)                                                                                                  \
+    X(rows, norm_bf16)                                                                                                 \
     X(rows, softmax)                                                                                                   \
     X(rows, argmax)                                                                                                    \
     X(sample, sample_prepare)                                                                                          \

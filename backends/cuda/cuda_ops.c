@@ -129,6 +129,26 @@ static uint32_t threads_for(int64_t items, uint32_t most)
     return (uint32_t)(n < WAVE ? WAVE : n < most ? n : most);
 }
 
+static int at_sixteens(const lp_tensor *t)
+{
+    return ((uint64_t)t->off | (uint64_t)t->s0 | (uint64_t)t->s1 | (uint64_t)t->s2) % SIXTEEN == 0;
+}
+
+/* The kernel for a norm as it mostly is (kernels/rows.cu); CUDA_K_norm_rows: it is none. The threads by the width. */
+static uint32_t quick_norm(const infer_device *dev, const lp_norm *p, uint32_t *threads)
+{
+    enum { EACH = 16, MOST = 1024 };
+    uint32_t k = p->x.fmt == INFER_FMT_F32 ? CUDA_K_norm_f32 : CUDA_K_norm_bf16;
+    int add = p->kind == LP_NORM_ADD;
+    if ((p->kind != LP_NORM_RMS && !add) || (p->x.fmt != INFER_FMT_F32 && p->x.fmt != INFER_FMT_BF16) ||
+        p->w.fmt != INFER_FMT_F32 || (add && (p->b.fmt != p->x.fmt || p->s.fmt != p->x.fmt)) || p->x.width % EIGHT ||
+        p->x.width > EACH * MOST || !at_sixteens(&p->x) || !at_sixteens(&p->y) || p->w.off % SIXTEEN ||
+        (add && (!at_sixteens(&p->b) || !at_sixteens(&p->s))) || !dev->kernels[k])
+        return CUDA_K_norm_rows;
+    *threads = threads_for((p->x.width + EACH - 1) / EACH, MOST);
+    return k;
+}
+
 infer_status launch_emit(launch_call *c, launch_kernel k, const int *which, uint32_t n, const void *params,
                          uint32_t bytes, int64_t s0, int64_t s1, int64_t s2)
 {
@@ -148,7 +168,10 @@ infer_status launch_emit(launch_call *c, launch_kernel k, const int *which, uint
     case LAUNCH_GROUPS:
         return cuda_emit(c, &l, cuda_div_up(s0, GROUPS), cuda_walked(s1), 1, THREADS, 1, 1);
     case LAUNCH_VECTORS: /* the width alone decides: it is the order of the sums */
-        return cuda_emit(c, &l, (uint32_t)s0, 1, 1, threads_for((s1 + EIGHT - 1) / EIGHT, ROW_THREADS), 1, 1);
+        each = threads_for((s1 + EIGHT - 1) / EIGHT, ROW_THREADS);
+        if (k == LAUNCH_K_norm_rows)
+            l.kernel = quick_norm(c->dev, params, &each);
+        return cuda_emit(c, &l, (uint32_t)s0, 1, 1, each, 1, 1);
     case LAUNCH_HEADS:
         return cuda_emit(c, &l, cuda_div_up(s0 * s1, GROUPS), cuda_walked(s2), 1, THREADS, 1, 1);
     case LAUNCH_BYTES:

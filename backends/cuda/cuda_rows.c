@@ -23,12 +23,12 @@ infer_status cuda_run_sample(launch_call *c)
     int which[11], out = (int)c->op->n_in;
     launch_fill_sample(c, &p, which);
     uint32_t chunks = (uint32_t)LP_SAMPLE_CHUNKS(p.x.width), rows = cuda_walked(p.rows.cap);
-    uint32_t each = cuda_div_up(c->dev->tune.sms, rows); /* blocks of a row that run at a time */
+    uint32_t each = c->dev->tune.sms / rows; /* blocks of a row, so that all run at a time */
     cuda_launch_init(&l, c, CUDA_K_sample_prepare, which, 11, &p, sizeof p);
     infer_status s = cuda_emit(c, &l, chunks, rows, 1, LP_SAMPLE_CHUNK / 4, 1, 1);
     l.kernel = CUDA_K_sample_pick;
     if (!s)
-        s = cuda_emit(c, &l, chunks < each ? chunks : each, rows, 1, PICK_THREADS, 1, 1);
+        s = cuda_emit(c, &l, chunks < each ? chunks : each ? each : 1, rows, 1, PICK_THREADS, 1, 1);
     if (s || !p.counts.fmt)
         return s;
     cuda_launch_init(&l, c, CUDA_K_count_ids, (const int[]){1, 2, out, -1}, 4, &p, sizeof p);

@@ -105,13 +105,36 @@ static void packer_free(infer_device *dev, cuda_packer *p)
     dev->host->free(dev->host->ctx, p);
 }
 
+static void free_all(infer_device *dev, cuda_packer *p)
+{
+    while (p) {
+        cuda_packer *next = p->next;
+        packer_free(dev, p);
+        p = next;
+    }
+}
+
 void cuda_packers_free(infer_device *dev)
 {
-    while (dev->packers) {
-        cuda_packer *p = dev->packers;
-        dev->packers = p->next;
-        packer_free(dev, p);
+    free_all(dev, dev->packers);
+    dev->packers = NULL;
+}
+
+/* Gives a packer back. Where no weight is under way any more one is kept for the next: after a model's weights the
+ * memory of the others is the device's again. */
+static void packer_give(infer_device *dev, cuda_packer *p)
+{
+    cuda_packer *others = NULL;
+    pthread_mutex_lock(&dev->mu);
+    if (--dev->n_weights) {
+        p->next = dev->packers;
+    } else {
+        others = dev->packers;
+        p->next = NULL;
     }
+    dev->packers = p;
+    pthread_mutex_unlock(&dev->mu);
+    free_all(dev, others);
 }
 
 static infer_status packer_make(infer_device *dev, uint64_t bytes, cuda_packer **out)
@@ -143,17 +166,24 @@ static infer_status packer_make(infer_device *dev, uint64_t bytes, cuda_packer *
 /* One that is free, or a new one; lanes of at least that many bytes. */
 static infer_status packer_take(infer_device *dev, uint64_t bytes, cuda_packer **out)
 {
+    infer_status s = INFER_OK;
     pthread_mutex_lock(&dev->mu);
     cuda_packer *p = dev->packers;
     if (p)
         dev->packers = p->next;
+    dev->n_weights++;
     pthread_mutex_unlock(&dev->mu);
     if (p && p->bytes < bytes) {
         packer_free(dev, p);
         p = NULL;
     }
+    if (!p && (s = packer_make(dev, bytes, &p))) {
+        pthread_mutex_lock(&dev->mu);
+        dev->n_weights--;
+        pthread_mutex_unlock(&dev->mu);
+    }
     *out = p;
-    return p ? INFER_OK : packer_make(dev, bytes, out);
+    return s;
 }
 
 /* Until the lane's last batch is done. */
@@ -284,9 +314,6 @@ void cuda_weight_destroy(infer_weight *w)
     cuda_enter(dev);
     for (uint32_t i = 0; i < CUDA_LANES; i++)
         (void)lane_wait(dev, &w->packer->lanes[i]);
-    pthread_mutex_lock(&dev->mu);
-    w->packer->next = dev->packers;
-    dev->packers = w->packer;
-    pthread_mutex_unlock(&dev->mu);
+    packer_give(dev, w->packer);
     dev->host->free(dev->host->ctx, w);
 }

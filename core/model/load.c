@@ -57,7 +57,7 @@ void infer_model_free(infer_model *m, uint32_t dev, infer_hal_buf *b)
 
 /* ---- Loading ------------------------------------------------------------------------------------------------ */
 
-enum { MAX_LOADERS = 8 };
+enum { MAX_LOADERS = 12 }; /* more brought nothing: 33 GB/s by 8, 40 by 12 and by 16 */
 
 /* A weight to bring. */
 typedef struct load_job {

@@ -8,6 +8,7 @@
 #include "unit/unit.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <time.h>
 
 #include "cuda.h"
@@ -602,6 +603,76 @@ static void test_weight_pieces(void **state)
     packed = NULL;
 }
 
+typedef struct streamer {
+    pthread_t thread;
+    rig *r;
+    infer_buffer *b;
+    infer_weight_desc d;
+    const uint8_t *rows;
+    uint64_t bytes, size;
+    infer_status status;
+} streamer;
+
+static void *stream_some(void *arg)
+{
+    enum { TIMES = 5, PIECE = 100001 };
+    streamer *s = arg;
+    const infer_backend_ops *ops = s->r->ops;
+    infer_weight_plan p = {.struct_size = sizeof(p)};
+    for (int i = 0; i < TIMES && !s->status; i++) {
+        infer_weight *w = NULL;
+        s->status = ops->weight_plan(s->r->h[0], &s->d, &p);
+        const infer_range dst = {s->b, 0, p.packed_bytes};
+        s->size = p.packed_bytes;
+        if (!s->status)
+            s->status = ops->weight_begin(s->r->h[0], &s->d, &p, &dst, &w);
+        for (uint64_t at = 0; at < s->bytes && !s->status; at += PIECE)
+            s->status = ops->weight_append(w, 0, s->rows + at, s->bytes - at < PIECE ? s->bytes - at : PIECE);
+        if (!s->status)
+            s->status = ops->weight_finish(w);
+        if (w)
+            ops->weight_destroy(w);
+    }
+    return NULL;
+}
+
+/* Several streams at once, packed and as they are: each its own image. */
+static void test_weight_threads(void **state)
+{
+    (void)state;
+    enum { N = 4, ROWS_OF = 48, K = 4096 };
+    static uint8_t rows[ROWS_OF * K * 4];
+    static const infer_format f[N] = {INFER_FMT_BF16, INFER_FMT_F32, INFER_FMT_Q8_0, INFER_FMT_Q4_K};
+    rig r;
+    streamer s[N];
+    packed = "1";
+    rig_open(&r, "");
+    for (size_t i = 0; i < sizeof(rows); i++)
+        rows[i] = (uint8_t)(i * 2654435761u >> 13);
+    for (int i = 0; i < N; i++) {
+        s[i] = (streamer){.r = &r, .d = weight_desc(f[i], ROWS_OF, K), .rows = rows, .b = buffer(&r, 0, sizeof(rows))};
+        assert_int_equal(infer_format_bytes(f[i], ROWS_OF * K, &s[i].bytes), INFER_OK);
+    }
+    for (int i = 0; i < N; i++)
+        assert_int_equal(pthread_create(&s[i].thread, NULL, stream_some, &s[i]), 0);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(pthread_join(s[i].thread, NULL), 0);
+    for (int i = 0; i < N; i++) {
+        uint64_t size;
+        assert_int_equal(s[i].status, INFER_OK);
+        uint8_t *want = image_of(&r, &s[i].d, rows, s[i].bytes, s[i].bytes, &size), *got = malloc(size);
+        assert_non_null(got);
+        assert_int_equal(s[i].size, size);
+        get(&r, 0, s[i].b, got, size);
+        assert_memory_equal(got, want, size);
+        r.ops->buf_free(r.h[0], s[i].b);
+        free(want);
+        free(got);
+    }
+    rig_close(&r);
+    packed = NULL;
+}
+
 /* What stays canonical; streams that end early, late or in the middle; an op that cannot read what is packed. */
 static void test_weight_refused(void **state)
 {
@@ -729,7 +800,8 @@ int main(void)
         cmocka_unit_test(test_lost_device),     cmocka_unit_test(test_far_wait_fails),
         cmocka_unit_test(test_gate_given_up),   cmocka_unit_test(test_many_waits),
         cmocka_unit_test(test_refused),         cmocka_unit_test(test_weight_pieces),
-        cmocka_unit_test(test_weight_refused),  cmocka_unit_test(test_weight_failures),
+        cmocka_unit_test(test_weight_threads),  cmocka_unit_test(test_weight_refused),
+        cmocka_unit_test(test_weight_failures),
     };
     snprintf(driver, sizeof(driver), "%s/tests/plugins/fakecuda/.libs/libfakecuda.so", build ? build : ".");
     void *lib = dlopen(driver, RTLD_NOW);

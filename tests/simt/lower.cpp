@@ -279,6 +279,21 @@ int run_norm(call &c)
         p.b = c.t[b];
     if (add)
         p.s = c.t[o + 1];
+    if (c.how->fused) { /* the kernel for the usual case */
+        uint64_t places = p.x.off | (uint64_t)p.x.s0 | (uint64_t)p.x.s1 | (uint64_t)p.x.s2 | p.y.off |
+                          (uint64_t)p.y.s0 | (uint64_t)p.y.s1 | (uint64_t)p.y.s2 | p.w.off;
+        if (add)
+            places |= p.b.off | (uint64_t)p.b.s0 | (uint64_t)p.b.s1 | (uint64_t)p.b.s2 | p.s.off | (uint64_t)p.s.s0 |
+                      (uint64_t)p.s.s1 | (uint64_t)p.s.s2;
+        int32_t f = p.x.fmt;
+        if (layer || (f != INFER_FMT_F32 && f != INFER_FMT_BF16) || p.w.fmt != INFER_FMT_F32 || places % 16 ||
+            (add && (p.b.fmt != f || p.s.fmt != f)) || p.x.width % 8 || p.x.width > 16384)
+            return 0;
+        uint32_t threads = (uint32_t)(p.x.width + 16 * SIMT_WAVE - 1) / (16 * SIMT_WAVE) * SIMT_WAVE;
+        go(c, f == INFER_FMT_F32 ? "norm_f32" : "norm_bf16", {0, w, b, o, add ? o + 1 : -2, -1}, p,
+           (uint32_t)(p.rows.cap * p.per_row), threads);
+        return 1;
+    }
     go(c, "norm_rows", {0, has_w ? w : -2, b, o, add ? o + 1 : -2, -1}, p, (uint32_t)(p.rows.cap * p.per_row),
        (uint32_t)c.how->threads);
     return 1;

@@ -26,7 +26,7 @@ extern "C" {
 namespace
 {
 const uint64_t before = 128, after = 64; /* bytes around an operand, which nothing may touch */
-int failures, passes;
+int failures, passes, quick_norms;
 
 struct image {
     std::vector<unsigned char *> mem;
@@ -218,6 +218,9 @@ int run_all(const infer_op_case *c, int large)
         run_case(c, &how, "one wave", &c->tol, nullptr);
         how.threads = 1024;
         run_case(c, &how, "1024 threads", &c->tol, nullptr);
+        how.fused = op == INFER_OP_RMS_NORM || op == INFER_OP_ADD_RMS_NORM;
+        if (how.fused)
+            quick_norms += run_case(c, &how, "as it mostly is", &c->tol, nullptr) > 0;
     }
     return 1;
 }
@@ -259,6 +262,10 @@ int main(int argc, char **argv)
         if (made < 0 || (wanted(c.desc.op, argc, argv) && run_all(&c, 1) < 0))
             fail(&c, "", "not made or not taken");
         infer_op_case_free(&c);
+    }
+    if ((wanted(INFER_OP_RMS_NORM, argc, argv) || wanted(INFER_OP_ADD_RMS_NORM, argc, argv)) && quick_norms < 2) {
+        printf("FAIL %d norms for the kernels of the usual case\n", quick_norms);
+        failures++;
     }
     int packs = argc < 2;
     for (int a = 1; a < argc; a++)

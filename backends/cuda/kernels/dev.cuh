@@ -316,6 +316,28 @@ DEV void st_16(void *p, uint32_t x, uint32_t y, uint32_t z, uint32_t w)
     *(uint4 *)p = v;
 }
 
+/* p += v in shared memory, which has no such instruction for 64 bits: the low half's carry goes along with the high. */
+DEV void shared_add(unsigned long long *p, unsigned long long v)
+{
+#if defined(SIMT_H)
+    atomicAdd(p, v);
+#else
+    uint32_t low = (uint32_t)v, high = (uint32_t)(v >> 32), old = atomicAdd((uint32_t *)p, low);
+    high += (uint32_t)(old + low) < low;
+    if (high)
+        atomicAdd((uint32_t *)p + 1, high);
+#endif
+}
+
+DEV int first_bit(unsigned long long v)
+{
+#if defined(SIMT_H)
+    return __builtin_ctzll(v);
+#else
+    return __ffsll((long long)v) - 1;
+#endif
+}
+
 /* Orders this thread's accesses to device memory as other blocks see them. */
 DEV void device_fence()
 {

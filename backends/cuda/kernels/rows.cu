@@ -28,6 +28,21 @@ DEV void st_group(uchar *y, int fmt, int g, int d, int wide, const float v[8])
             st(y, fmt, 8 * (int64_t)g + i, v[i]);
 }
 
+/* A group of 8 from what memory has of it. */
+template <int FMT> DEV void floats_of(const uint4 *u, float v[8])
+{
+    if (FMT == INFER_FMT_F32) {
+        v[0] = float_of(u[0].x), v[1] = float_of(u[0].y), v[2] = float_of(u[0].z), v[3] = float_of(u[0].w);
+        u++;
+        v[4] = float_of(u->x), v[5] = float_of(u->y), v[6] = float_of(u->z), v[7] = float_of(u->w);
+    } else {
+        two_floats(u->x, FMT, v);
+        two_floats(u->y, FMT, v + 2);
+        two_floats(u->z, FMT, v + 4);
+        two_floats(u->w, FMT, v + 6);
+    }
+}
+
 /* What a number is after it was stored in a format. */
 DEV float stored(float v, int fmt)
 {
@@ -167,6 +182,90 @@ extern "C" __global__ void __launch_bounds__(1024)
         }
     }
 }
+
+/* RMS_NORM and ADD_RMS_NORM as they mostly are: x (with r and s) in one format, weights F32, all at multiples of 16,
+ * two groups of 8 a thread, the threads width / 16. One row is a matter of latency: all loads are on their way before
+ * the first is used, the count of rows too, and there is little code to fetch. */
+template <int FMT>
+DEV void norm_quick(const uchar *x, const uchar *w, const uchar *b, uchar *y, uchar *s, const uchar *counts,
+                    const lp_norm &p)
+{
+    SHARED(float, part, MAX_WAVES);
+    const int G = 2, words = FMT == INFER_FMT_F32 ? 2 : 1, bytes = FMT == INFER_FMT_F32 ? 4 : 2;
+    int k = (int)blockIdx.x, t = (int)threadIdx.x, n = (int)blockDim.x, groups = p.x.width / 8,
+        both = p.kind == LP_NORM_ADD;
+    const uchar *xk = x + at(p.x, k), *rk = both ? b + at(p.b, k) : xk, *wk = w + p.w.off;
+    uint4 xr[G][words], rr[G][words], wr[G][2];
+    float v[G][8], sum = 0;
+    grid_go();
+    UNROLL
+    for (int j = 0; j < G; j++)
+        if (t + j * n < groups)
+            fetch_ahead(wk + 32 * (t + j * n));
+    grid_wait();
+    UNROLL
+    for (int j = 0; j < G; j++) {
+        int g = t + j * n < groups ? t + j * n : 0;
+        UNROLL
+        for (int i = 0; i < words; i++) {
+            xr[j][i] = ld_16(xk + 8 * bytes * g + 16 * i);
+            rr[j][i] = xr[j][i];
+            if (both)
+                rr[j][i] = ld_16(rk + 8 * bytes * g + 16 * i);
+        }
+        wr[j][0] = ld_16(wk + 32 * g);
+        wr[j][1] = ld_16(wk + 32 * g + 16);
+    }
+    int rows = rows_of(counts, p.rows) * p.per_row;
+    UNROLL
+    for (int j = 0; j < G; j++) {
+        floats_of<FMT>(xr[j], v[j]);
+        if (both) {
+            float r[8];
+            floats_of<FMT>(rr[j], r);
+            for (int i = 0; i < 8; i++)
+                v[j][i] += r[i];
+            if (FMT != INFER_FMT_F32) { /* is normed as it is stored */
+                for (int i = 0; i < 4; i++)
+                    two_floats(pack_two(v[j][2 * i], v[j][2 * i + 1], FMT), FMT, v[j] + 2 * i);
+            }
+        }
+        for (int i = 0; i < 8; i++)
+            sum = t + j * n < groups ? fmaf(v[j][i], v[j][i], sum) : sum;
+    }
+    if (k >= rows)
+        return;
+    sum = wave_sum(sum);
+    if (t % WAVE == 0)
+        part[t / WAVE] = sum;
+    __syncthreads();
+    sum = part[0];
+    for (int i = 1; i < n / WAVE; i++)
+        sum += part[i];
+    float scale = 1.0f / sqrtf(sum / (float)p.x.width + p.eps);
+    UNROLL
+    for (int j = 0; j < G; j++) {
+        int g = t + j * n;
+        float f[8];
+        if (g >= groups)
+            break;
+        if (both)
+            st8(s + at(p.s, k), FMT, 8 * g, 1, v[j]);
+        floats_of<INFER_FMT_F32>(wr[j], f);
+        for (int i = 0; i < 8; i++)
+            f[i] = mul(mul(v[j][i], scale), add(f[i], p.offset));
+        st8(y + at(p.y, k), p.y.fmt, 8 * g, 1, f);
+    }
+}
+
+#define NORM(name, FMT)                                                                                                \
+    extern "C" __global__ void __launch_bounds__(1024)                                                                 \
+        name(const uchar *x, const uchar *w, const uchar *b, uchar *y, uchar *s, const uchar *counts, const lp_norm p) \
+    {                                                                                                                  \
+        norm_quick<FMT>(x, w, b, y, s, counts, p);                                                                     \
+    }
+NORM(norm_f32, INFER_FMT_F32)
+NORM(norm_bf16, INFER_FMT_BF16)
 
 /* A row of nothing but -INFINITY gives zeros. */
 extern "C" __global__ void __launch_bounds__(1024)

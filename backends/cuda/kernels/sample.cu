@@ -106,7 +106,7 @@ DEV void ld_logits(const uchar *x, int fmt, int first, int n, float v[4])
         v[j] = first + j < n ? ld(x, fmt, first + j) : -INFINITY;
 }
 
-extern "C" __global__ void __launch_bounds__(LP_SAMPLE_CHUNK / 4)
+extern "C" __global__ void __launch_bounds__(LP_SAMPLE_CHUNK / 4, 6)
     sample_prepare(const uchar *x, const uchar *params, const uchar *counts_p, const uchar *bias, const uchar *mask_p,
                    uchar *, uchar *, uchar *, uchar *, uchar *scratch, const uchar *step, const lp_sample p)
 {
@@ -167,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(LP_SAMPLE_CHUNK / 4)
             if (v[j] != -INFINITY)
                 better(most, best, v[j], first + j);
         }
-        if (first < n)
+        if (first < n && (r.temperature > 0 || p.n_top)) /* else nobody reads them */
             st_16(s.z + first, bits_of(v[0]), bits_of(v[1]), bits_of(v[2]), bits_of(v[3]));
         block_best(most, best);
         for (int j = 0; j < 4 && best >= 0; j++)
@@ -210,38 +210,52 @@ DEV int sub_of(const pick &k, u64 key, int b)
     return in < (float)(SUBS - 1) ? (int)in : SUBS - 1;
 }
 
-/* Does f(key) for all keys of bins lo .. hi, in any order, by all threads. */
-template <class F> DEV void each_key(const pick &k, int lo, int hi, F f)
+/* Does f(id) for all logits of bins lo .. hi, in any order, by all threads. The tests come first and together: what f
+ * waits for is waited for once for several. */
+template <class F> DEV void each_id(const pick &k, int lo, int hi, F f)
 {
-    int t = thread_id();
-    if (lo >= k.from && hi <= k.to) {
-        for (int i = t; i < k.listed; i += THREADS) {
-            int b = bin_of(distance_of(k, k.list[i]));
-            if (b >= lo && b <= hi)
-                f(k.list[i]);
-        }
-        return;
-    }
     const int ahead = 8;
     const uint4 none = {0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu};
     int groups = (k.n + 7) / 8;
-    for (int g = t; g < groups; g += ahead * THREADS) {
+    for (int g = thread_id(); g < groups; g += ahead * THREADS) {
         uint4 u[ahead];
+        u64 hits = 0;
         UNROLL
         for (int a = 0; a < ahead; a++)
             u[a] = g + a * THREADS < groups ? ld_fresh((const uint4 *)k.s.bin + g + a * THREADS) : none;
         UNROLL
-        for (int a = 0; a < ahead; a++) {
-            uint32_t w[4] = {u[a].x, u[a].y, u[a].z, u[a].w};
+        for (int half = 0; half < 2; half++) {
+            uint32_t bits = 0;
             UNROLL
-            for (int i = 0; i < 8; i++) {
-                uint32_t b = (i % 2 ? w[i / 2] >> 16 : w[i / 2] & 0xFFFFu) - (uint32_t)lo;
-                if (b <= (uint32_t)(hi - lo)) {
-                    int id = 8 * (g + a * THREADS) + i;
-                    f(key_of(k.s.z[id], id));
+            for (int a = 0; a < 4; a++) {
+                const uint4 &v = u[4 * half + a];
+                const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+                UNROLL
+                for (int i = 0; i < 8; i++) {
+                    uint32_t b = (i % 2 ? w[i / 2] >> 16 : w[i / 2] & 0xFFFFu) - (uint32_t)lo;
+                    bits |= (uint32_t)(b <= (uint32_t)(hi - lo)) << (8 * a + i);
                 }
             }
+            hits |= (u64)bits << 32 * half;
         }
+        for (; hits; hits &= hits - 1) {
+            int i = first_bit(hits);
+            f(8 * (g + i / 8 * THREADS) + i % 8);
+        }
+    }
+}
+
+/* Does f(key) for all keys of bins lo .. hi. */
+template <class F> DEV void each_key(const pick &k, int lo, int hi, F f)
+{
+    if (lo < k.from || hi > k.to) {
+        each_id(k, lo, hi, [&](int id) { f(key_of(k.s.z[id], id)); });
+        return;
+    }
+    for (int i = thread_id(); i < k.listed; i += THREADS) {
+        int b = bin_of(distance_of(k, k.list[i]));
+        if (b >= lo && b <= hi)
+            f(k.list[i]);
     }
 }
 
@@ -291,7 +305,20 @@ DEV void hold(pick &k, int b)
     if (keys_in(k, b) > LIST)
         return;
     k.to = -1;
-    k.listed = list_keys(k, from, b, k.list, LIST, [](u64) { return true; });
+    __syncthreads();
+    if (thread_id() == 0)
+        *k.count = 0;
+    __syncthreads();
+    each_id(k, from, b, [&](int id) {
+        int to = atomicAdd(k.count, 1);
+        if (to < LIST)
+            k.list[to] = (u64)id;
+    });
+    __syncthreads();
+    k.listed = *k.count;
+    for (int i = thread_id(); i < k.listed; i += THREADS)
+        k.list[i] = key_of(k.s.z[k.list[i]], (int)k.list[i]);
+    __syncthreads();
     k.from = from;
     k.to = b;
 }
@@ -337,7 +364,7 @@ DEV u64 cut(pick &k, int by_share, u64 mark, u64 &total)
         __syncthreads();
         each_key(k, b, b, [&](u64 key) {
             int to = sub_of(k, key, b);
-            atomicAdd(&k.sub_share[to], share_of(distance_of(k, key)));
+            shared_add(&k.sub_share[to], share_of(distance_of(k, key)));
             atomicAdd(&k.sub_number[to], (uint32_t)1);
         });
         __syncthreads();
@@ -492,20 +519,28 @@ DEV int count_bins(const pick &k, int chunks)
         k.number[i] = 0;
     }
     __syncthreads();
-    for (int c = (int)blockIdx.x; c < chunks; c += (int)gridDim.x)
-        for (int i = c * LP_SAMPLE_CHUNK + t; i < (c + 1) * LP_SAMPLE_CHUNK && i < padded; i += THREADS) {
-            float v = i < k.n ? k.s.z[i] : -INFINITY;
+    const int ahead = 4;
+    int from = chunks * (int)blockIdx.x / (int)gridDim.x * LP_SAMPLE_CHUNK;
+    int to = chunks * ((int)blockIdx.x + 1) / (int)gridDim.x * LP_SAMPLE_CHUNK;
+    to = to < padded ? to : padded;
+    for (int first = from + t; first < to; first += ahead * THREADS) {
+        float v[ahead];
+        UNROLL
+        for (int j = 0; j < ahead; j++)
+            v[j] = first + j * THREADS < to && first + j * THREADS < k.n ? k.s.z[first + j * THREADS] : -INFINITY;
+        UNROLL
+        for (int j = 0; j < ahead; j++) {
             uint32_t b = NO_BIN;
-            if (v != -INFINITY) {
-                float far = distance(k.r, k.top, v);
-                u64 share = share_of(far);
+            if (v[j] != -INFINITY) {
+                float far = distance(k.r, k.top, v[j]);
                 b = (uint32_t)bin_of(far);
-                if (share)
-                    atomicAdd(&k.share[b], share);
+                shared_add(&k.share[b], share_of(far));
                 atomicAdd(&k.number[b], (uint32_t)1);
             }
-            k.s.bin[i] = (uint16_t)b;
+            if (first + j * THREADS < to)
+                k.s.bin[first + j * THREADS] = (uint16_t)b;
         }
+    }
     __syncthreads();
     for (int i = t; i < LP_SAMPLE_BINS; i += THREADS)
         if (k.number[i]) {
@@ -601,7 +636,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             id = draw(k, id);
         if (t == 0) {
             ((int *)(ids + p.ids_off))[row] = id;
-            st(lp + p.lp_off, p.lp_fmt, row, id < 0 ? QUIET_NAN : k.s.z[id] - k.top - lse);
+            st(lp + p.lp_off, p.lp_fmt, row, id < 0 ? QUIET_NAN : (draws ? k.s.z[id] : k.top) - k.top - lse);
         }
     }
 }
