@@ -338,6 +338,15 @@ DEV int first_bit(unsigned long long v)
 #endif
 }
 
+DEV int bits_in(unsigned long long v)
+{
+#if defined(SIMT_H)
+    return __builtin_popcountll(v);
+#else
+    return __popcll(v);
+#endif
+}
+
 /* Orders this thread's accesses to device memory as other blocks see them. */
 DEV void device_fence()
 {

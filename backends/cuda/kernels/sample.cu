@@ -111,6 +111,7 @@ extern "C" __global__ void __launch_bounds__(LP_SAMPLE_CHUNK / 4, 6)
                    uchar *, uchar *, uchar *, uchar *, uchar *scratch, const uchar *step, const lp_sample p)
 {
     SHARED(float, z, LP_SAMPLE_CHUNK);
+    SHARED(chunk_sum, part, LP_SAMPLE_CHUNK / 4 / WAVE);
     int t = thread_id(), chunk = (int)blockIdx.x * LP_SAMPLE_CHUNK, n = p.x.width, first = chunk + 4 * t;
     grid_go();
     grid_wait();
@@ -169,12 +170,25 @@ extern "C" __global__ void __launch_bounds__(LP_SAMPLE_CHUNK / 4, 6)
         }
         if (first < n && (r.temperature > 0 || p.n_top)) /* else nobody reads them */
             st_16(s.z + first, bits_of(v[0]), bits_of(v[1]), bits_of(v[2]), bits_of(v[3]));
-        block_best(most, best);
+        /* each wave by its own best, then the first thread joins them: one barrier */
+        wave_best(most, best);
         for (int j = 0; j < 4 && best >= 0; j++)
             sum += v[j] == -INFINITY ? 0.0f : expf(v[j] - most);
-        sum = block_sum(sum);
-        if (t == 0) {
+        sum = wave_sum(sum);
+        if (row >= (int)gridDim.y)
+            __syncthreads(); /* the row before has been joined */
+        if (t % WAVE == 0) {
             chunk_sum c = {most, best, sum, 0};
+            part[t / WAVE] = c;
+        }
+        __syncthreads();
+        if (t == 0) {
+            chunk_sum c = part[0];
+            for (int w = 1; w < block_threads() / WAVE; w++)
+                better(c.most, c.id, part[w].most, part[w].id);
+            c.sum = 0;
+            for (int w = 0; w < block_threads() / WAVE; w++)
+                c.sum += part[w].id < 0 ? 0.0f : part[w].sum * expf(part[w].most - c.most);
             s.chunk[blockIdx.x] = c;
         }
     }
@@ -210,9 +224,9 @@ DEV int sub_of(const pick &k, u64 key, int b)
     return in < (float)(SUBS - 1) ? (int)in : SUBS - 1;
 }
 
-/* Does f(id) for all logits of bins lo .. hi, in any order, by all threads. The tests come first and together: what f
- * waits for is waited for once for several. */
-template <class F> DEV void each_id(const pick &k, int lo, int hi, F f)
+/* Gives f all logits of bins lo .. hi, in any order, by all threads: a bit each of 64 from group g on (id_of). The
+ * tests come first and together: what f waits for is waited for once for several. */
+template <class F> DEV void each_hits(const pick &k, int lo, int hi, F f)
 {
     const int ahead = 8;
     const uint4 none = {0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu};
@@ -238,24 +252,35 @@ template <class F> DEV void each_id(const pick &k, int lo, int hi, F f)
             }
             hits |= (u64)bits << 32 * half;
         }
-        for (; hits; hits &= hits - 1) {
-            int i = first_bit(hits);
-            f(8 * (g + i / 8 * THREADS) + i % 8);
-        }
+        if (hits)
+            f(hits, g);
     }
+}
+
+DEV int id_of(u64 hits, int g)
+{
+    int i = first_bit(hits);
+    return 8 * (g + i / 8 * THREADS) + i % 8;
 }
 
 /* Does f(key) for all keys of bins lo .. hi. */
 template <class F> DEV void each_key(const pick &k, int lo, int hi, F f)
 {
     if (lo < k.from || hi > k.to) {
-        each_id(k, lo, hi, [&](int id) { f(key_of(k.s.z[id], id)); });
+        each_hits(k, lo, hi, [&](u64 hits, int g) {
+            for (; hits; hits &= hits - 1) {
+                int id = id_of(hits, g);
+                f(key_of(k.s.z[id], id));
+            }
+        });
         return;
     }
+    int all = lo == k.from && hi == k.to;
     for (int i = thread_id(); i < k.listed; i += THREADS) {
-        int b = bin_of(distance_of(k, k.list[i]));
+        u64 key = k.list[i];
+        int b = all ? lo : bin_of(distance_of(k, key));
         if (b >= lo && b <= hi)
-            f(k.list[i]);
+            f(key);
     }
 }
 
@@ -309,10 +334,9 @@ DEV void hold(pick &k, int b)
     if (thread_id() == 0)
         *k.count = 0;
     __syncthreads();
-    each_id(k, from, b, [&](int id) {
-        int to = atomicAdd(k.count, 1);
-        if (to < LIST)
-            k.list[to] = (u64)id;
+    each_hits(k, from, b, [&](u64 hits, int g) {
+        for (int to = atomicAdd(k.count, bits_in(hits)); hits && to < LIST; hits &= hits - 1)
+            k.list[to++] = (u64)id_of(hits, g);
     });
     __syncthreads();
     k.listed = *k.count;
