@@ -290,6 +290,7 @@ CUDA_OP(gated_mlp);
 CUDA_OP(attn);   /* paged, latent, dense: cuda_attn.c */
 CUDA_OP(sample); /* cuda_rows.c */
 CUDA_OP(route);
+infer_status cuda_run_rope(launch_call *c);
 
 /* ---- cuda_gemm.c: products of many rows by packed weights ---- */
 

@@ -95,6 +95,7 @@
     X(gemm, gemm_x_f16)                                                                                                \
     X(gemm, gemm_x_e4m3)                                                                                               \
     X(kv, rope_write)                                                                                                  \
+    X(kv, rope_write2)                                                                                                 \
     X(kv, kv_move)                                                                                                     \
     X(kv, state_copy)                                                                                                  \
     X(moe, moe_route)                                                                                                  \

@@ -9,6 +9,7 @@ enum { EIGHT = 8, SIXTEEN = 16, WAVE = 32, THREADS = 128 };
 
 #define OP(ID, name, rows_of)     [INFER_OP_##ID] = {cuda_check_##name, cuda_run_##name, rows_of},
 #define SHARED(ID, name, rows_of) [INFER_OP_##ID] = {launch_check_##name, launch_run_##name, rows_of},
+#define ROPE(ID, name, rows_of)   [INFER_OP_##ID] = {launch_check_##name, cuda_run_##name, rows_of},
 #define OPS(X)                                                                                                         \
     X(MATMUL, matmul, 0)                                                                                               \
     X(MOE_ROUTE, route, 0)                                                                                             \
@@ -21,7 +22,7 @@ enum { EIGHT = 8, SIXTEEN = 16, WAVE = 32, THREADS = 128 };
     X(SAMPLE, sample, 0)                                                                                               \
     X(LORA_SHRINK, matmul, 0)                                                                                          \
     X(LORA_EXPAND_ADD, matmul, 0)
-static const launch_op table[INFER_OP_COUNT] = {LAUNCH_OPS(SHARED) OPS(OP)};
+static const launch_op table[INFER_OP_COUNT] = {LAUNCH_OPS(SHARED) LAUNCH_ROPES(ROPE) OPS(OP)};
 
 infer_status cuda_op_query(infer_device *dev, const infer_op_desc *ops, uint32_t op_size, uint32_t n,
                            infer_op_answer *out, uint32_t answer_size)
@@ -172,8 +173,6 @@ infer_status launch_emit(launch_call *c, launch_kernel k, const int *which, uint
         if (k == LAUNCH_K_norm_rows)
             l.kernel = quick_norm(c->dev, params, &each);
         return cuda_emit(c, &l, (uint32_t)s0, 1, 1, each, 1, 1);
-    case LAUNCH_HEADS:
-        return cuda_emit(c, &l, cuda_div_up(s0 * s1, GROUPS), cuda_walked(s2), 1, THREADS, 1, 1);
     case LAUNCH_BYTES:
         each = threads_for((s0 + SIXTEEN - 1) / SIXTEEN, THREADS);
         return cuda_emit(c, &l, cuda_div_up(s0, SIXTEEN * each), (uint32_t)s1, cuda_walked(s2), each, 1, 1);

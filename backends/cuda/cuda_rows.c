@@ -1,11 +1,11 @@
-/* Sampling and routing: scratch and launches. SPDX-License-Identifier: Apache-2.0 */
+/* Sampling, routing, rotation: scratch and launches. SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
 #include <string.h>
 
 #include "cuda.h"
 
-enum { WAVE = 32, PICK_THREADS = 512, COUNT_THREADS = 128 };
+enum { WAVE = 32, PICK_THREADS = 512, COUNT_THREADS = 128, ROPE_THREADS = 128 };
 
 void cuda_check_sample(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
@@ -57,4 +57,30 @@ infer_status cuda_run_route(launch_call *c)
     cuda_launch_init(&l, c, CUDA_K_moe_route, (const int[]){0, 1, 2, -1}, 4, &p, sizeof p);
     l.shared = (uint32_t)route_bytes(p.x.width, p.k);
     return cuda_emit(c, &l, (uint32_t)p.rows.cap, 1, 1, WAVE, 1, 1);
+}
+
+/* Threads of a row. */
+static int64_t rope_threads(const lp_rope *p)
+{
+    int blocks = p->y.fmt == INFER_FMT_Q8_0 || p->y.fmt == INFER_FMT_Q4_0;
+    int64_t heads = p->heads, width = p->x.width;
+    return blocks ? LP_ROPE_BLOCKS(heads, width) : LP_ROPE_PAIRS(heads, width);
+}
+
+infer_status cuda_run_rope(launch_call *c)
+{
+    cuda_launch l;
+    lp_rope p[2];
+    int which[2][6];
+    uint32_t n = launch_fill_rope(c, p, which), rows = cuda_walked(p[0].rows.cap);
+    int64_t threads = rope_threads(&p[0]);
+    if (n == 1) {
+        cuda_launch_init(&l, c, CUDA_K_rope_write, which[0], 6, p, sizeof p[0]);
+        return cuda_emit(c, &l, cuda_div_up(threads, ROPE_THREADS), rows, 1, ROPE_THREADS, 1, 1);
+    }
+    const int *k = which[0], *v = which[1], both[] = {k[0], k[1], k[2], k[3], k[4], v[0], v[4], -1};
+    if (threads < rope_threads(&p[1]))
+        threads = rope_threads(&p[1]);
+    cuda_launch_init(&l, c, CUDA_K_rope_write2, both, 8, p, sizeof p);
+    return cuda_emit(c, &l, cuda_div_up(threads, ROPE_THREADS), rows, 2, ROPE_THREADS, 1, 1);
 }

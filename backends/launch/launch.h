@@ -135,19 +135,23 @@ LAUNCH_OP(move);    /* kv_pack, kv_unpack, kv_move, state_copy */
     X(LAYER_NORM, norm, 0)                                                                                             \
     X(ADD_RMS_NORM, norm, 0)                                                                                           \
     X(MOE_COMBINE, combine, 0)                                                                                         \
-    X(ROPE, rope, 0)                                                                                                   \
-    X(KV_WRITE, rope, 0)                                                                                               \
-    X(ROPE_KV_WRITE, rope, 0)                                                                                          \
     X(KV_PACK, move, 1)                                                                                                \
     X(KV_UNPACK, move, 1)                                                                                              \
     X(KV_MOVE, move, 1)                                                                                                \
     X(STATE_COPY, move, 1)                                                                                             \
     X(IDS_SELECT, select, 0)                                                                                           \
     X(ROWS_SELECT, select, 0)
+/* A backend may have a launch of its own for these. */
+#define LAUNCH_ROPES(X)                                                                                                \
+    X(ROPE, rope, 0)                                                                                                   \
+    X(KV_WRITE, rope, 0)                                                                                               \
+    X(ROPE_KV_WRITE, rope, 0)
 
 /* Parameter blocks of ops whose kernels differ between backends, filled from the call (launch_fill.c). which: operands
  * in the kernels' order, for launch_operands; -2: absent. */
 void launch_fill_attn(const launch_call *c, lp_attn *p, int which[10]);
+/* Rotation and writes: how many operands of heads there are, 1 or 2, and each one's. */
+uint32_t launch_fill_rope(const launch_call *c, lp_rope p[2], int which[2][6]);
 void launch_fill_sample(const launch_call *c, lp_sample *p, int which[11]);
 void launch_fill_route(const launch_call *c, lp_route *p);
 

@@ -41,52 +41,64 @@ void launch_check_rope(infer_device *dev, const infer_op_desc *op, infer_op_answ
 }
 
 /* One operand of heads: x to y, rotated where rope is given, through slots where there are. */
-static infer_status write_heads(launch_call *c, int x, int y, int slots, int pos, const infer_attrs_rope *rope)
+static void fill_heads(const launch_call *c, int x, int y, int slots, int pos, const infer_attrs_rope *rope, lp_rope *p,
+                       int which[6])
 {
-    lp_rope p = {.x = c->t[x], .y = c->t[y], .rows = c->rows};
     const infer_tensor_desc *from = launch_tensor_desc(c->op, (uint32_t)x);
-    p.heads = (int32_t)from->shape[1];
+    *p = (lp_rope){.x = c->t[x], .y = c->t[y], .rows = c->rows, .heads = (int32_t)from->shape[1]};
     if (rope) {
-        p.pos = c->t[pos];
-        p.freq = c->t[pos + 1];
-        p.kind = (int32_t)rope->kind;
-        p.dims = (int32_t)rope->n_dims;
-        p.n_pos = (int32_t)rope->n_pos;
-        p.magnitude = rope->magnitude == 0 ? 1 : rope->magnitude;
+        p->pos = c->t[pos];
+        p->freq = c->t[pos + 1];
+        p->kind = (int32_t)rope->kind;
+        p->dims = (int32_t)rope->n_dims;
+        p->n_pos = (int32_t)rope->n_pos;
+        p->magnitude = rope->magnitude == 0 ? 1 : rope->magnitude;
         for (int i = 0; i < 4; i++)
-            p.section[i] = (int32_t)rope->section[i];
+            p->section[i] = (int32_t)rope->section[i];
     }
     if (slots >= 0) {
         const infer_tensor_desc *pool = launch_tensor_desc(c->op, (uint32_t)y);
-        p.slots = c->t[slots];
-        p.slots.s0 = 4;
-        p.n_blocks = (int32_t)pool->shape[0];
-        p.block_size = (int32_t)pool->shape[2];
+        p->slots = c->t[slots];
+        p->slots.s0 = 4;
+        p->n_blocks = (int32_t)pool->shape[0];
+        p->block_size = (int32_t)pool->shape[2];
     }
-    const int which[] = {x, rope ? pos : -2, rope ? pos + 1 : -2, slots >= 0 ? slots : -2, y, -1};
-    return launch_emit(c, LAUNCH_K_rope_write, which, 6, &p, sizeof p, ((int64_t)p.x.width + 31) / 32, p.heads,
-                       p.rows.cap);
+    const int list[6] = {x, rope ? pos : -2, rope ? pos + 1 : -2, slots >= 0 ? slots : -2, y, -1};
+    memcpy(which, list, sizeof list);
+}
+
+uint32_t launch_fill_rope(const launch_call *c, lp_rope p[2], int which[2][6])
+{
+    infer_attrs_rope rope;
+    infer_attrs_rope_kv both;
+    int out = (int)c->op->n_in;
+    launch_attrs(c->op, &rope, sizeof rope);
+    launch_attrs(c->op, &both, sizeof both);
+    switch (c->op->op) {
+    case INFER_OP_ROPE:
+        fill_heads(c, 0, out, -1, 1, &rope, &p[0], which[0]);
+        return 1;
+    case INFER_OP_KV_WRITE:
+        fill_heads(c, 0, out, 2, -1, NULL, &p[0], which[0]);
+        fill_heads(c, 1, out + 1, 2, -1, NULL, &p[1], which[1]);
+        return 2;
+    default:
+        fill_heads(c, 0, out, 4, 2, &both.rope, &p[0], which[0]);
+        fill_heads(c, 1, out + 1, 4, -1, NULL, &p[1], which[1]);
+        return 2;
+    }
 }
 
 infer_status launch_run_rope(launch_call *c)
 {
-    const infer_op_desc *op = c->op;
-    infer_attrs_rope rope;
-    infer_attrs_rope_kv both;
-    int out = (int)op->n_in;
-    infer_status s;
-    launch_attrs(op, &rope, sizeof rope);
-    launch_attrs(op, &both, sizeof both);
-    switch (op->op) {
-    case INFER_OP_ROPE:
-        return write_heads(c, 0, out, -1, 1, &rope);
-    case INFER_OP_KV_WRITE:
-        s = write_heads(c, 0, out, 2, -1, NULL);
-        return s ? s : write_heads(c, 1, out + 1, 2, -1, NULL);
-    default:
-        s = write_heads(c, 0, out, 4, 2, &both.rope);
-        return s ? s : write_heads(c, 1, out + 1, 4, -1, NULL);
-    }
+    lp_rope p[2];
+    int which[2][6];
+    uint32_t n = launch_fill_rope(c, p, which);
+    infer_status s = INFER_OK;
+    for (uint32_t i = 0; i < n && !s; i++)
+        s = launch_emit(c, LAUNCH_K_rope_write, which[i], 6, &p[i], sizeof p[i], ((int64_t)p[i].x.width + 31) / 32,
+                        p[i].heads, p[i].rows.cap);
+    return s;
 }
 
 /* ---- Moves ------------------------------------------------------------------------------------------------------ */

@@ -136,6 +136,16 @@ typedef struct lp_rope {
     lp_i32 reserved;
 } lp_rope;
 
+/* K and V of the same rows. */
+typedef struct lp_ropes {
+    lp_rope k, v;
+} lp_ropes;
+
+/* Threads that a row of lp_rope takes where kernels write pairs of elements, a pair of up to four heads each; where
+ * they write blocks of 32, one an element. */
+#define LP_ROPE_PAIRS(heads, width)  (((heads) + 3) / 4 * (((width) + 1) / 2))
+#define LP_ROPE_BLOCKS(heads, width) ((heads) * (((width) + 31) / 32 * 32))
+
 /* Moves whole vectors. mode 0: pool blocks to image, 1: image to pool blocks, 2: slot to slot in list order. */
 typedef struct lp_move {
     lp_tensor a, y, src, dst;
@@ -160,7 +170,6 @@ typedef struct lp_attn {
 #define LP_ATTN_SPLIT 256
 /* Floats of one partial result: maximum, sum, two unused, the weighted sum. */
 #define LP_ATTN_PART(dv) (((dv) + 3) / 4 * 4 + 4)
-
 typedef struct lp_sample {
     lp_tensor x, params, counts, bias, mask, top_ids, top_lp;
     lp_rows rows;

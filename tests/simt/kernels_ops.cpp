@@ -1,6 +1,7 @@
 /* The kernels of everything but products, for the emulation. SPDX-License-Identifier: Apache-2.0 */
 #include "simt.h"
 
+#include "../../backends/cuda/kernels/async.cuh"
 #include "../../backends/cuda/kernels/each.cu"
 #include "../../backends/cuda/kernels/rows.cu"
 #include "../../backends/cuda/kernels/moe.cu"

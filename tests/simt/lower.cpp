@@ -587,7 +587,9 @@ lp_rope heads_of(call &c, int x, int y, int slots, int pos, const infer_attrs_ro
 
 dim3 rope_grid(const lp_rope &p, uint32_t z)
 {
-    return dim3(div_up((int64_t)p.heads * div_up(p.x.width, 32), 2), p.rows.cap > 3 ? 3 : (uint32_t)p.rows.cap, z);
+    int blocks = p.y.fmt == INFER_FMT_Q8_0 || p.y.fmt == INFER_FMT_Q4_0, width = p.x.width;
+    return dim3(div_up(blocks ? LP_ROPE_BLOCKS(p.heads, width) : LP_ROPE_PAIRS(p.heads, width), 64),
+                p.rows.cap > 3 ? 3 : (uint32_t)p.rows.cap, z);
 }
 
 void write_heads(call &c, int x, int y, int slots, int pos, const infer_attrs_rope *rope)
@@ -618,9 +620,8 @@ int run_rope(call &c)
         write_heads(c, 1, o + 1, k ? 4 : 2, -1, nullptr);
         return 1;
     }
-    struct {
-        lp_rope k, v;
-    } p = {heads_of(c, 0, o, k ? 4 : 2, 2, k ? &both.rope : nullptr), heads_of(c, 1, o + 1, k ? 4 : 2, -1, nullptr)};
+    lp_ropes p = {heads_of(c, 0, o, k ? 4 : 2, 2, k ? &both.rope : nullptr),
+                  heads_of(c, 1, o + 1, k ? 4 : 2, -1, nullptr)};
     dim3 a = rope_grid(p.k, 2), b = rope_grid(p.v, 2);
     go(c, "rope_write2", {0, k ? 2 : -2, k ? 3 : -2, k ? 4 : 2, o, 1, o + 1, -1}, p, a.x > b.x ? a : b, 64);
     return 1;

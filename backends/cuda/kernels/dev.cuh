@@ -514,13 +514,21 @@ DEV int64_t at(const lp_tensor &t, int64_t k)
     return (int64_t)t.off + k * t.s0 + i1 * t.s1 + i2 * t.s2;
 }
 
+/* The count that rows are by, and what it makes of them: apart, so that other reads may be under way between. */
+DEV int count_of(const uchar *counts, const lp_rows &r)
+{
+    return r.from < 0 ? 0 : ((const int *)(counts + r.off))[r.from];
+}
+
+DEV int rows_of_count(int count, const lp_rows &r)
+{
+    int64_t n = count > 0 ? count * (int64_t)r.mul : 0;
+    return r.from < 0 || n > r.cap ? r.cap : (int)n;
+}
+
 DEV int rows_of(const uchar *counts, const lp_rows &r)
 {
-    if (r.from < 0)
-        return r.cap;
-    int64_t n = ((const int *)(counts + r.off))[r.from];
-    n = n > 0 ? n * (int64_t)r.mul : 0;
-    return n < r.cap ? (int)n : r.cap;
+    return rows_of_count(count_of(counts, r), r);
 }
 
 DEV float activate(int act, float x)

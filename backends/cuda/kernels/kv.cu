@@ -1,5 +1,6 @@
 /* Rotation, writing into a paged cache, moving its blocks. Bound by memory; at few rows by the launch.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "async.cuh"
 #include "unpack.cuh"
 
 /* Sine and cosine of pos * freq: the product's error and two parts of 2 pi keep the angle exact to a float's last
@@ -14,74 +15,151 @@ DEV void turn(int pos, float freq, float &sine, float &cosine)
     cosine = cosf(r);
 }
 
+/* The position that pair i uses: sections in order. */
+DEV int which_pos(const lp_rope &p, int i)
+{
+    int which = 0;
+    if (p.n_pos > 1)
+        for (int end = p.section[0]; which < p.n_pos - 1 && i >= end; end += p.section[which])
+            which++;
+    return which;
+}
+
+DEV void turn_pair(float u, float v, float sine, float cosine, float &a, float &b)
+{
+    a = fmaf(u, cosine, -mul(v, sine));
+    b = fmaf(u, sine, mul(v, cosine));
+}
+
 /* Element e of a head after rotation. */
 DEV float turned(const lp_rope &p, const uchar *x, const uchar *pos, const uchar *freq, int e)
 {
     if (e >= p.dims)
         return ld(x, p.x.fmt, e);
     int half_n = p.dims / 2, i = p.kind ? e % half_n : e / 2, second = p.kind ? e >= half_n : e & 1;
-    int a = p.kind ? i : 2 * i, b = p.kind ? i + half_n : 2 * i + 1, which = 0;
-    if (p.n_pos > 1) /* the position that pair i uses: sections in order */
-        for (int end = p.section[0]; which < p.n_pos - 1 && i >= end; end += p.section[which])
-            which++;
-    float sine, cosine;
-    turn(((const int *)pos)[which], ld(freq, p.freq.fmt, i), sine, cosine);
-    sine = mul(sine, p.magnitude);
-    cosine = mul(cosine, p.magnitude);
-    float u = ld(x, p.x.fmt, a), v = ld(x, p.x.fmt, b);
-    return second ? fmaf(u, sine, mul(v, cosine)) : fmaf(u, cosine, -mul(v, sine));
+    float sine, cosine, a, b;
+    turn(((const int *)pos)[which_pos(p, i)], ld(freq, p.freq.fmt, i), sine, cosine);
+    turn_pair(ld(x, p.x.fmt, p.kind ? i : 2 * i), ld(x, p.x.fmt, p.kind ? i + half_n : 2 * i + 1),
+              mul(sine, p.magnitude), mul(cosine, p.magnitude), a, b);
+    return second ? b : a;
 }
 
-/* One thread an element, 32 neighbours a group; rotated where dims is not 0, to rows (no slots) or to a plane of the
- * cache. `item` numbers the groups of a row: (head, group). All threads of a wave come along. */
+/* Where head 0 of a row goes, and from one head to the next; false: to no place of the cache. */
+DEV bool row_to(const lp_rope &p, int64_t row, int slot, int64_t &to, int64_t &step)
+{
+    if (!p.slots.fmt) {
+        to = (int64_t)p.y.off + row * p.y.s0;
+        step = p.y.s1;
+        return true;
+    }
+    int block = slot / p.block_size;
+    to = (int64_t)p.y.off + block * p.y.s0 + slot % p.block_size * p.y.s2;
+    step = p.y.s1;
+    return slot >= 0 && block < p.n_blocks;
+}
+
+/* A row in groups of 32 neighbours, one thread an element, for blocks of such groups. item: (head, group), the same for
+ * 32 threads; all of a wave come along. */
 DEV void write_group(const uchar *x, const uchar *pos, const uchar *freq, const uchar *slots, uchar *y,
                      const lp_rope &p, int row, int item)
 {
     int groups = (p.x.width + 31) / 32, head = item / groups, g = item % groups, e = 32 * g + (int)threadIdx.x % 32;
     int keep = head < p.heads && e < p.x.width;
+    int64_t to, step;
     head = head < p.heads ? head : 0;
-    x += at(p.x, (int64_t)row * p.heads + head);
-    pos += p.dims ? at(p.pos, row) : 0;
-    freq += p.freq.off;
-    if (p.slots.fmt) {
-        int slot = *(const int *)(slots + at(p.slots, row));
-        if (slot < 0 || slot / p.block_size >= p.n_blocks)
-            keep = slot = 0;
-        y += p.y.off + slot / p.block_size * p.y.s0 + head * p.y.s1 + slot % p.block_size * p.y.s2;
-    } else {
-        y += at(p.y, (int64_t)row * p.heads + head);
-    }
-    float v = keep ? turned(p, x, pos, freq, e) : 0.0f;
-    if (p.y.fmt == INFER_FMT_Q8_0 || p.y.fmt == INFER_FMT_Q4_0)
-        pack32(y, p.y.fmt, g, v, keep);
-    else if (keep)
-        st_plain(y, p.y.fmt, e, v);
+    keep &= row_to(p, row, p.slots.fmt ? *(const int *)(slots + at(p.slots, row)) : 0, to, step);
+    x += (int64_t)p.x.off + row * p.x.s0 + head * p.x.s1;
+    float v = keep ? turned(p, x, p.dims ? pos + at(p.pos, row) : pos, freq + p.freq.off, e) : 0.0f;
+    pack32(y + (keep ? to + head * step : 0), p.y.fmt, g, v, keep);
 }
 
-/* Groups of a row: heads * ceil(width / 32). Grid: x over them, blockDim.x / 32 a block, y over rows (walked). */
+/* Heads that a thread takes a pair of: one angle serves all. */
+#define ROPE_HEADS 4
+
+/* A row pair by pair: item is (heads, pair). n: rows as the counts say, asked for when all else is on its way. */
+DEV void write_pairs(const uchar *x, const uchar *pos, const uchar *freq, const uchar *slots, uchar *y,
+                     const lp_rope &p, int row, int item, int count)
+{
+    int pairs = (p.x.width + 1) / 2, i = item % pairs, h0 = item / pairs * ROPE_HEADS, half_n = p.dims / 2;
+    int a = 2 * i, b = 2 * i + 1, slot = 0, where = 0;
+    float f = 0, u[ROPE_HEADS] = {}, v[ROPE_HEADS] = {};
+    bool rotate = i < half_n;
+    if (h0 >= p.heads)
+        return;
+    if (rotate && p.kind) {
+        a = i;
+        b = i + half_n;
+    }
+    x += (int64_t)p.x.off + row * p.x.s0 + h0 * p.x.s1;
+    UNROLL
+    for (int h = 0; h < ROPE_HEADS; h++)
+        if (h0 + h < p.heads) {
+            u[h] = ld(x + h * p.x.s1, p.x.fmt, a);
+            v[h] = b < p.x.width ? ld(x + h * p.x.s1, p.x.fmt, b) : 0.0f;
+        }
+    if (p.slots.fmt)
+        slot = *(const int *)(slots + p.slots.off + row * p.slots.s0);
+    if (rotate) {
+        where = ((const int *)(pos + at(p.pos, row)))[which_pos(p, i)];
+        f = ld(freq + p.freq.off, p.freq.fmt, i);
+    }
+    int64_t to, step;
+    if (row >= rows_of_count(count, p.rows) || !row_to(p, row, slot, to, step))
+        return;
+    if (rotate) {
+        float sine, cosine;
+        turn(where, f, sine, cosine);
+        sine = mul(sine, p.magnitude);
+        cosine = mul(cosine, p.magnitude);
+        UNROLL
+        for (int h = 0; h < ROPE_HEADS; h++) {
+            float s = u[h], t = v[h];
+            turn_pair(s, t, sine, cosine, u[h], v[h]);
+        }
+    }
+    UNROLL
+    for (int h = 0; h < ROPE_HEADS; h++)
+        if (h0 + h < p.heads) {
+            st_plain(y + to + (h0 + h) * step, p.y.fmt, a, u[h]);
+            if (b < p.x.width)
+                st_plain(y + to + (h0 + h) * step, p.y.fmt, b, v[h]);
+        }
+}
+
+DEV void write_rows(const uchar *x, const uchar *pos, const uchar *freq, const uchar *slots, uchar *y,
+                    const uchar *counts, const lp_rope &p)
+{
+    int thread = (int)(blockIdx.x * blockDim.x + threadIdx.x), count = count_of(counts, p.rows);
+    bool groups = p.y.fmt == INFER_FMT_Q8_0 || p.y.fmt == INFER_FMT_Q4_0;
+    FOR_VECTORS(row, p.rows.cap)
+    {
+        if (!groups)
+            write_pairs(x, pos, freq, slots, y, p, row, thread, count);
+        else if (row < rows_of_count(count, p.rows))
+            write_group(x, pos, freq, slots, y, p, row, thread / 32);
+    }
+}
+
+/* Rotated where dims is not 0, to rows (no slots) or to a plane of the cache. Grid: x over threads, a row's
+ * LP_ROPE_PAIRS or LP_ROPE_BLOCKS, y over rows (walked). */
 extern "C" __global__ void rope_write(const uchar *x, const uchar *pos, const uchar *freq, const uchar *slots, uchar *y,
                                       const uchar *counts, const lp_rope p)
 {
-    int n = rows_of(counts, p.rows), item = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32);
-    FOR_VECTORS(row, n)
-    {
-        write_group(x, pos, freq, slots, y, p, row, item);
-    }
+    grid_go();
+    grid_wait();
+    write_rows(x, pos, freq, slots, y, counts, p);
 }
 
 /* K (rotated) and V of the same rows in one launch: gridDim.z is 2. */
 extern "C" __global__ void rope_write2(const uchar *x, const uchar *pos, const uchar *freq, const uchar *slots,
-                                       uchar *y, const uchar *v, uchar *vy, const uchar *counts, const lp_rope p,
-                                       const lp_rope pv)
+                                       uchar *y, const uchar *v, uchar *vy, const uchar *counts, const lp_ropes p)
 {
-    int n = rows_of(counts, p.rows), item = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32);
-    FOR_VECTORS(row, n)
-    {
-        if (blockIdx.z == 0)
-            write_group(x, pos, freq, slots, y, p, row, item);
-        else
-            write_group(v, pos, freq, slots, vy, pv, row, item);
-    }
+    grid_go();
+    grid_wait();
+    if (blockIdx.z == 0)
+        write_rows(x, pos, freq, slots, y, counts, p.k);
+    else
+        write_rows(v, pos, freq, slots, vy, counts, p.v);
 }
 
 /* Token (block, offset) of head h in a plane; -1: there is none. */
@@ -114,6 +192,8 @@ DEV void move_16(uchar *to, const uchar *from, int e, int n)
 extern "C" __global__ void kv_move(const uchar *a, uchar *y, const uchar *src, const uchar *dst, const uchar *counts,
                                    const lp_move p)
 {
+    grid_go();
+    grid_wait();
     int head = (int)blockIdx.y, n = rows_of(counts, p.rows);
     const int *from = (const int *)(src + p.src.off), *to = (const int *)(dst + p.dst.off);
     if (p.mode == 2) {
@@ -151,6 +231,8 @@ extern "C" __global__ void kv_move(const uchar *a, uchar *y, const uchar *src, c
 extern "C" __global__ void state_copy(uchar *y, const uchar *src, const uchar *dst, const uchar *counts,
                                       const lp_move p)
 {
+    grid_go();
+    grid_wait();
     int n = rows_of(counts, p.rows);
     const int *from = (const int *)(src + p.src.off), *to = (const int *)(dst + p.dst.off);
     FOR_VECTORS(v, p.block_size)

@@ -8,7 +8,7 @@
 #define OP(ID, name, rows_of)     [INFER_OP_##ID] = {ocl_check_##name, ocl_run_##name, rows_of}
 #define SHARED(ID, name, rows_of) [INFER_OP_##ID] = {launch_check_##name, launch_run_##name, rows_of},
 static const launch_op table[INFER_OP_COUNT] = {
-    LAUNCH_OPS(SHARED) OP(MATMUL, matmul, 0),
+    LAUNCH_OPS(SHARED) LAUNCH_ROPES(SHARED) OP(MATMUL, matmul, 0),
     OP(MOE_ROUTE, route, 0),
     OP(MOE_MATMUL, matmul, 0),
     OP(GATED_MLP, gated_mlp, 0),
