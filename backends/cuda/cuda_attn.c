@@ -1,4 +1,5 @@
-/* Attention: how the context is cut (kernels/attn.cu). SPDX-License-Identifier: Apache-2.0 */
+/* Attention: how the context is cut (kernels/attn.cu), and whether the kernels for few rows serve (attn_few.cu).
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
 #include <string.h>
@@ -49,6 +50,73 @@ static int heads_of_block(const infer_device *dev, int64_t group, int64_t d, int
     return gt;
 }
 
+/* ---- Few rows a sequence, through matrix units ---- */
+
+/* SPANS: of a row. FEW_ROWS: more have no scratch, and a row is one block's. */
+enum { SPANS = 16, FEW_ROWS = 256, FEW_THREADS = 128, FEW_EDGE = 4 };
+
+static const struct few_kernel {
+    uint16_t format, width, n, kernel;
+} few_kernels[] = {
+#define FEW(F, f, width, n)                                                                                            \
+    {                                                                                                                  \
+        INFER_FMT_##F, width, n, CUDA_K_few_##f##_##width##_##n                                                        \
+    }
+#define FEWS(F, f, width) FEW(F, f, width, 1), FEW(F, f, width, 2), FEW(F, f, width, 4)
+    FEWS(F16, f16, 64),
+    FEWS(F16, f16, 128),
+    FEWS(BF16, bf16, 64),
+    FEWS(BF16, bf16, 128),
+#undef FEWS
+#undef FEW
+};
+
+/* The kernel that serves an op, by its descriptor; NULL: none. */
+static const struct few_kernel *few_of(const infer_device *dev, const infer_op_desc *op)
+{
+    const infer_tensor_desc *q = launch_tensor_desc(op, 0), *k = launch_tensor_desc(op, 1),
+                            *v = launch_tensor_desc(op, 2), *y = launch_tensor_desc(op, op->n_in);
+    if (op->op != INFER_OP_ATTN_PAGED || (op->n_in > 7 && launch_present(op, 7)) || k->format != v->format)
+        return NULL;
+    int64_t d = q->shape[2], size = k->shape[2], group = q->shape[1] / k->shape[1];
+    int64_t seqs = launch_tensor_desc(op, 3)->shape[0], n = group <= FEW_EDGE ? 1 : group <= 2 * FEW_EDGE ? 2 : 4;
+    int64_t sets = k->shape[1] * cuda_div_up(group, n * FEW_EDGE);
+    if (y->shape[2] != d || size < 16 || size & (size - 1) || q->shape[0] * sets > LP_FEW_PAIRS ||
+        LP_FEW_SHARED(d, seqs) + 1024 > dev->tune.shared_per_block)
+        return NULL;
+    for (size_t i = 0; i < sizeof few_kernels / sizeof *few_kernels; i++)
+        if (few_kernels[i].format == k->format && few_kernels[i].width == d && few_kernels[i].n == n &&
+            dev->kernels[few_kernels[i].kernel])
+            return &few_kernels[i];
+    return NULL;
+}
+
+static int lies(const lp_tensor *t, int64_t multiple)
+{
+    return !(((int64_t)t->off | t->s0 | t->s1 | t->s2) % multiple);
+}
+
+/* Blocks: as many as fit at a time (by registers), or one for each span that there can be. */
+static uint32_t few_grid(const launch_call *c, const lp_attn *p, const struct few_kernel *k)
+{
+    uint32_t most = c->dev->tune.sms * (k->width > 64 ? 2 : 3);
+    int64_t sets = (int64_t)p->kv_heads * cuda_div_up(p->heads / p->kv_heads, k->n * FEW_EDGE);
+    int64_t all = sets * p->rows.cap * p->parts;
+    return all < most ? (uint32_t)all : most;
+}
+
+static infer_status few_run(launch_call *c, const struct few_kernel *k, lp_attn *p, const int which[11])
+{
+    cuda_launch l;
+    p->parts = p->rows.cap <= FEW_ROWS ? SPANS : 1;
+    p->part_off = c->scratch_off;
+    cuda_launch_init(&l, c, k->kernel, which, 11, p, sizeof *p);
+    l.shared = (uint32_t)LP_FEW_SHARED(k->width, p->n_seqs);
+    return cuda_emit(c, &l, few_grid(c, p, k), 1, 1, FEW_THREADS, 1, 1);
+}
+
+/* ---- The op ---- */
+
 void cuda_check_attn(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
     const infer_tensor_desc *q = launch_tensor_desc(op, 0), *k = launch_tensor_desc(op, 1),
@@ -70,6 +138,11 @@ void cuda_check_attn(infer_device *dev, const infer_op_desc *op, infer_op_answer
         const infer_tensor_desc *table = launch_tensor_desc(op, mla ? 2 : 3);
         uint64_t bytes = row_bytes(q->shape[1], cuda_div_up(table->shape[1] * k->shape[2], SPLIT), dv);
         a->scratch_bytes = bytes * (uint64_t)rows_in_parts(q->shape[0], bytes);
+        if (few_of(dev, op)) {
+            bytes = q->shape[0] <= FEW_ROWS ? row_bytes(q->shape[1], SPANS, dv) * (uint64_t)q->shape[0] : 0;
+            a->scratch_bytes = a->scratch_bytes > bytes ? a->scratch_bytes : bytes;
+            a->row_invariant = 0; /* spans go by the whole sequence, and by whether there is scratch */
+        }
     }
 }
 
@@ -80,16 +153,18 @@ infer_status cuda_run_attn(launch_call *c)
     int list[10];
     launch_fill_attn(c, &p, list);
     int64_t group = p.heads / p.kv_heads, d = p.k.width, dv = p.y.width, all = parts_of(&p);
-    int gt = heads_of_block(c->dev, group, d, dv);
+    const struct few_kernel *few = few_of(c->dev, c->op);
+    int gt = heads_of_block(c->dev, group, d, dv), which[11];
+    memcpy(which, list, sizeof list);
+    which[10] = -3;
+    if (few && lies(&p.k, 16) && lies(&p.v, 16) && lies(&p.q, p.q.fmt == INFER_FMT_F32 ? 8 : 4))
+        return few_run(c, few, &p, which);
     uint64_t bytes = row_bytes(p.heads, all, dv);
     p.split = SPLIT;
     if (all > 1 && p.rows.cap <= rows_in_parts(p.rows.cap, bytes)) {
         p.parts = (int32_t)all;
         p.part_off = c->scratch_off;
     }
-    int which[11];
-    memcpy(which, list, sizeof list);
-    which[10] = -3;
     uint32_t k = gt == 1   ? CUDA_K_attention_1
                  : gt == 2 ? CUDA_K_attention_2
                  : gt == 4 ? CUDA_K_attention_4

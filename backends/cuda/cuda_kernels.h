@@ -8,12 +8,13 @@
 /* One image a file: kernels/NAME.cu, made into cuda_images.c by embed.sh. X(file, early): whether each of its kernels
  * waits for its predecessor by itself (grid_wait, async.cuh), so that it may begin before that ends. */
 #define CUDA_FILES(X)                                                                                                  \
-    X(attn, 0)                                                                                                         \
+    X(attn, 1)                                                                                                         \
+    X(attn_few, 1)                                                                                                     \
     X(each, 1)                                                                                                         \
     X(gemm, 1)                                                                                                         \
     X(gemm_block, 1)                                                                                                   \
     X(gemm_super, 1)                                                                                                   \
-    X(kv, 0)                                                                                                           \
+    X(kv, 1)                                                                                                           \
     X(matvec_block, 0)                                                                                                 \
     X(matvec_plain, 0)                                                                                                 \
     X(matvec_super, 0)                                                                                                 \
@@ -83,6 +84,18 @@
     X(attn, attention_4)                                                                                               \
     X(attn, attention_8)                                                                                               \
     X(attn, attention_join)                                                                                            \
+    X(attn_few, few_f16_64_1)                                                                                          \
+    X(attn_few, few_f16_64_2)                                                                                          \
+    X(attn_few, few_f16_64_4)                                                                                          \
+    X(attn_few, few_f16_128_1)                                                                                         \
+    X(attn_few, few_f16_128_2)                                                                                         \
+    X(attn_few, few_f16_128_4)                                                                                         \
+    X(attn_few, few_bf16_64_1)                                                                                         \
+    X(attn_few, few_bf16_64_2)                                                                                         \
+    X(attn_few, few_bf16_64_4)                                                                                         \
+    X(attn_few, few_bf16_128_1)                                                                                        \
+    X(attn_few, few_bf16_128_2)                                                                                        \
+    X(attn_few, few_bf16_128_4)                                                                                        \
     X(each, each)                                                                                                      \
     X(each, copy_bytes)                                                                                                \
     X(each, pack_rows)                                                                                                 \

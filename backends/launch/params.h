@@ -170,6 +170,13 @@ typedef struct lp_attn {
 #define LP_ATTN_SPLIT 256
 /* Floats of one partial result: maximum, sum, two unused, the weighted sum. */
 #define LP_ATTN_PART(dv) (((dv) + 3) / 4 * 4 + 4)
+/* few_F_D_N: rows times sets of heads that a launch may have; its shared memory: a ring of keys and values for each of
+ * four waves, their sums, a record a sequence. */
+#define LP_FEW_PAIRS             16384
+#define LP_FEW_STAGES            2
+#define LP_FEW_PITCH(d)          (2 * (d) + 16) /* an odd number of 16 bytes: eight rows in eight groups of banks */
+#define LP_FEW_SHARED(d, n_seqs) (4 * LP_FEW_STAGES * 32 * LP_FEW_PITCH(d) + 4 * 4 * (d)*4 + 16 * (n_seqs))
+
 typedef struct lp_sample {
     lp_tensor x, params, counts, bias, mask, top_ids, top_lp;
     lp_rows rows;

@@ -662,6 +662,24 @@ int run_move(call &c)
     return 1;
 }
 
+/* 0: the kernels for few rows do not take it. */
+int run_few(call &c, lp_attn &p, int o)
+{
+    int d = p.k.width, size = p.block_size, n = c.how->few;
+    if (c.op->op != INFER_OP_ATTN_PAGED || p.tree.fmt || p.k.fmt != p.v.fmt || p.y.width != d ||
+        (p.k.fmt != INFER_FMT_F16 && p.k.fmt != INFER_FMT_BF16) || (d != 64 && d != 128) || size < 16 ||
+        size & (size - 1) || SIMT_WAVE != 32)
+        return 0;
+    p.parts = c.how->split;
+    p.part_off = 16;
+    scratch mem((uint64_t)p.rows.cap * (uint64_t)p.heads * (uint64_t)p.parts * LP_ATTN_PART(d) * 4 + 64);
+    std::string name = std::string("few_") + (p.k.fmt == INFER_FMT_F16 ? "f16_" : "bf16_") + std::to_string(d) + "_" +
+                       std::to_string(n);
+    go(c, name.c_str(), {0, 1, 2, 3, 4, 5, p.sinks.fmt ? 6 : -2, -2, o, -1, -2}, p, dim3((uint32_t)c.how->parts), 128,
+       LP_FEW_SHARED(d, p.n_seqs), {{10, mem.base}});
+    return 1;
+}
+
 int run_attn(call &c)
 {
     int dense = c.op->op == INFER_OP_ATTN_DENSE, mla = c.op->op == INFER_OP_MLA_PAGED, o = out(c, 0);
@@ -710,6 +728,8 @@ int run_attn(call &c)
         p.sinks = c.t[sinks];
     if (tree >= 0)
         p.tree = c.t[tree];
+    if (c.how->few)
+        return run_few(c, p, o);
     int group = p.heads / p.kv_heads, gt = 1;
     while (gt < group && gt < c.how->heads)
         gt *= 2;

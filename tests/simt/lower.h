@@ -14,6 +14,7 @@ struct lower_how {
     int parts;    /* attention through scratch, this many blocks in x; 0: blocks walk */
     int heads;    /* at most this many query heads a block (1 2 4 8) */
     int threads;  /* of row reductions and attention */
+    int few;      /* attention by the kernels for few rows, 4 * few queries at once; blocks: parts, spans: split */
 };
 
 /* data[i]: base and offset of operand i. 0: the kernels do not take this op. */

@@ -153,11 +153,13 @@ int is_attention(infer_op_id op)
     return op == INFER_OP_ATTN_PAGED || op == INFER_OP_MLA_PAGED || op == INFER_OP_ATTN_DENSE;
 }
 
+int few_taken; /* runs of the kernels for few rows */
+
 /* All ways to cut a case, of a large one some. Ways that must not show are compared to the byte. */
 int run_all(const infer_op_case *c, int large)
 {
     infer_op_id op = c->desc.op;
-    lower_how how = {1, 0, 0, 16, 0, 8, 128};
+    lower_how how = {1, 0, 0, 16, 0, 8, 128, 0};
     image same = image();
     int taken = 0;
     char name[60];
@@ -202,7 +204,19 @@ int run_all(const infer_op_case *c, int large)
         how.split = 256;
         how.parts = 0;
         how.threads = 256;
-        return run_case(c, &how, "one part", &c->tol, nullptr);
+        taken = run_case(c, &how, "one part", &c->tol, nullptr);
+        for (int spans = 16; spans > 0; spans /= 4) { /* how blocks share the work must not show */
+            same = image();
+            for (how.few = 1; how.few <= 4; how.few *= 2)
+                for (how.parts = 1; how.parts < 30; how.parts += 21) {
+                    how.split = spans;
+                    snprintf(name, sizeof name, "few %d blocks %d spans %d", how.few, how.parts, spans);
+                    if (run_case(c, &how, name, &c->tol, &same) > 0)
+                        few_taken++;
+                }
+            drop(&same);
+        }
+        return taken;
     }
     taken = run_case(c, &how, "", &c->tol, &same);
     if (taken < 0)
@@ -271,6 +285,8 @@ int main(int argc, char **argv)
     for (int a = 1; a < argc; a++)
         packs |= !strcmp(argv[a], "pack");
     failures += packs ? pack_checks(&passes) : 0;
+    if (few_taken)
+        printf("attention of few rows: %d runs\n", few_taken);
     printf("wave %d: %d results right, %d wrong\n", SIMT_WAVE, passes, failures);
     return failures != 0;
 }

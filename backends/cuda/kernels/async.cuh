@@ -193,5 +193,44 @@ DEV void ldmatrix_4(uint32_t r[4], const void *row)
 #endif
 }
 
+/* The same turned round: of matrix i the column l / 4 of rows 2 (l % 4) and the next. */
+DEV void ldmatrix_4t(uint32_t r[4], const void *row)
+{
+#if defined(SIMT_H)
+    const unsigned char *all = simt::exchange(&row, sizeof row, __LINE__);
+    int l = thread_id() % 32;
+    for (int i = 0; i < 4; i++) {
+        const unsigned char *a, *b;
+        uint16_t two[2];
+        memcpy(&a, all + 64 * (8 * i + l % 4 * 2), sizeof a);
+        memcpy(&b, all + 64 * (8 * i + l % 4 * 2 + 1), sizeof b);
+        memcpy(&two[0], a + 2 * (l / 4), 2);
+        memcpy(&two[1], b + 2 * (l / 4), 2);
+        r[i] = two[0] | (uint32_t)two[1] << 16;
+    }
+#else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_at(row)));
+#endif
+}
+
+/* An 8 x 8 matrix of 16-bit numbers turned round, a pair (l % 4) of row l / 4 a lane. */
+DEV uint32_t transposed_8x8(uint32_t v)
+{
+#if defined(SIMT_H)
+    const unsigned char *all = simt::exchange(&v, sizeof v, __LINE__);
+    int l = thread_id() % 32, column = l / 4;
+    uint16_t two[2];
+    for (int i = 0; i < 2; i++)
+        memcpy(&two[i], all + 64 * (4 * (l % 4 * 2 + i) + column / 2) + 2 * (column % 2), 2);
+    return two[0] | (uint32_t)two[1] << 16;
+#else
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(r) : "r"(v));
+    return r;
+#endif
+}
+
 #endif
 #endif

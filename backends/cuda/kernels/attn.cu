@@ -13,6 +13,7 @@
  *            block_size / split) or a row's block walks. Then attention_join: grid x heads, y rows (walked), 128
  * threads. One part at most (short tables, windows) or many rows (a prompt): parts 0 and no join.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "async.cuh"
 #include "unpack.cuh"
 
 /* The sequence that owns a row, -1: none. q_start rises. */
@@ -278,6 +279,8 @@ DEV void attention(const uchar *q, const uchar *kp, const uchar *vp, const uchar
                    uchar *scratch, const lp_attn &p)
 {
     SHARED_DYN(dyn);
+    grid_go();
+    grid_wait();
     int t = thread_id(), threads = block_threads(), waves = threads / WAVE, d = p.k.width, dv = p.y.width;
     int groups = (d + 7) / 8, v_groups = (dv + 7) / 8, per_kv = p.heads / p.kv_heads, sets = (per_kv + GT - 1) / GT;
     int kv_head = (int)blockIdx.y / sets, head0 = kv_head * per_kv + (int)blockIdx.y % sets * GT;
@@ -453,6 +456,8 @@ extern "C" __global__ void __launch_bounds__(256)
     SHARED(float, s, AT_ONCE);
     SHARED(float, old_f, AT_ONCE);
     SHARED(float, new_f, AT_ONCE);
+    grid_go();
+    grid_wait();
     int head = (int)blockIdx.x, t = (int)threadIdx.x, threads = (int)blockDim.x, dv = p.y.width;
     int rows = rows_of(counts, p.rows);
     FOR_VECTORS(row, rows)

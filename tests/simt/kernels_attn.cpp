@@ -1,0 +1,19 @@
+/* Attention through matrix units, for the emulation. SPDX-License-Identifier: Apache-2.0 */
+#include "simt.h"
+
+#include "../../backends/cuda/kernels/attn_few.cu"
+
+#if SIMT_WAVE == 32
+SIMT_KERNEL(few_f16_64_1)
+SIMT_KERNEL(few_f16_64_2)
+SIMT_KERNEL(few_f16_64_4)
+SIMT_KERNEL(few_f16_128_1)
+SIMT_KERNEL(few_f16_128_2)
+SIMT_KERNEL(few_f16_128_4)
+SIMT_KERNEL(few_bf16_64_1)
+SIMT_KERNEL(few_bf16_64_2)
+SIMT_KERNEL(few_bf16_64_4)
+SIMT_KERNEL(few_bf16_128_1)
+SIMT_KERNEL(few_bf16_128_2)
+SIMT_KERNEL(few_bf16_128_4)
+#endif
