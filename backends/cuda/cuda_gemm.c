@@ -10,6 +10,9 @@
 
 enum { FEW = 4 /* rows; more come here */, CLUSTER = 2, X_THREADS = 256, X_PIECES = 64, ROW_THREADS = 512, TILES = 5 };
 
+/* Rows of the table: formats of weights, and E4M3 with x in f16, which keeps to what an op may round. */
+enum { INFER_FMT_F8_WIDE = INFER_FMT_COUNT, ROWS };
+
 /* Kernels of a format: of x, of tiles of 16 to 256 rows (0: not there), with their shared memory. */
 typedef struct gemm_row {
     uint16_t x, tile[TILES];
@@ -30,10 +33,19 @@ typedef struct gemm_row {
                         64,                                                                                            \
                         {GEMM_QUANT_SHARED(16, panel), GEMM_QUANT_SHARED(32, panel), GEMM_QUANT_SHARED(64, panel),     \
                          GEMM_QUANT_SHARED(128, panel)}},
-static const gemm_row kernels_of[INFER_FMT_COUNT] = {CUDA_GEMM_FORMATS(ROW) CUDA_GEMM_QUANT_FORMATS(QUANT)};
+static const gemm_row kernels_of[ROWS] = {CUDA_GEMM_FORMATS(ROW) CUDA_GEMM_QUANT_FORMATS(QUANT)};
+
+/* The row for a weight of an op: x in E4M3 only where the op says so. */
+static uint32_t row_of(const infer_op_desc *op, infer_format f)
+{
+    infer_attrs_matmul attrs = {.act_format = INFER_FMT_NONE};
+    if (op->op == INFER_OP_MATMUL)
+        launch_attrs(op, &attrs, sizeof attrs);
+    return f == INFER_FMT_F8_E4M3 && attrs.act_format != INFER_FMT_F8_E4M3 ? (uint32_t)INFER_FMT_F8_WIDE : f;
+}
 
 /* The tile for so many rows, by number: 16 << number. Of the two large ones the smaller where it leaves less empty. */
-static uint32_t tile_of(infer_format f, int64_t rows)
+static uint32_t tile_of(uint32_t f, int64_t rows)
 {
     uint32_t i = 0;
     while (i < 3 && (16 << i) < rows)
@@ -48,7 +60,7 @@ static uint32_t grid_of(const infer_device *dev)
 }
 
 /* Steps of x, 128 bytes each. */
-static uint32_t x_steps(infer_format f, int64_t k)
+static uint32_t x_steps(uint32_t f, int64_t k)
 {
     return cuda_div_up(k, kernels_of[f].unit) * (kernels_of[f].unit / kernels_of[f].x_unit);
 }
@@ -63,7 +75,7 @@ typedef struct gemm_places {
     uint64_t x, scale, count, part, end;
 } gemm_places;
 
-static gemm_places places_of(const infer_device *dev, infer_format f, int64_t k, int64_t rows, uint64_t at)
+static gemm_places places_of(const infer_device *dev, uint32_t f, int64_t k, int64_t rows, uint64_t at)
 {
     uint32_t tile = 16u << tile_of(f, rows), grid = grid_of(dev);
     gemm_places p = {.x = at};
@@ -85,12 +97,13 @@ uint64_t cuda_gemm_scratch(const infer_device *dev, const infer_op_desc *op, uin
 {
     const infer_tensor_desc *w = launch_tensor_desc(op, weight);
     int64_t rows = launch_tensor_desc(op, 0)->shape[0];
-    return cuda_gemm_takes(dev, op, weight, rows) ? places_of(dev, w->format, w->shape[1], rows, 0).end : 0;
+    return cuda_gemm_takes(dev, op, weight, rows) ? places_of(dev, row_of(op, w->format), w->shape[1], rows, 0).end : 0;
 }
 
-static infer_status gemm(launch_call *c, infer_format f, gemm_block *p, const int which[11], const lp_tensor *x,
+static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const int which[11], const lp_tensor *x,
                          int x_operand, uint64_t at)
 {
+    const uint32_t f = row_of(c->op, w);
     const gemm_row *row = &kernels_of[f];
     uint32_t tile = tile_of(f, p->rows.cap), grid = grid_of(c->dev), rows = (uint32_t)p->rows.cap;
     gemm_places places = places_of(c->dev, f, p->k, rows, c->scratch_off + at);
@@ -102,7 +115,8 @@ static infer_status gemm(launch_call *c, infer_format f, gemm_block *p, const in
                        .k = p->k,
                        .steps = (int32_t)x_steps(f, p->k),
                        .tile = 16 << tile,
-                       .counters = (int32_t)GEMM_COUNTERS(grid)};
+                       .counters = (int32_t)GEMM_COUNTERS(grid),
+                       .mixed = f == INFER_FMT_F8_WIDE};
     cuda_launch l;
     infer_status s;
     p->x_off = places.x;

@@ -45,13 +45,14 @@
     X(matvec_super, Q5_K, q5_k)                                                                                        \
     X(matvec_super, Q6_K, q6_k)
 
-/* Formats of packed weights for many rows: X(file, id, name in kernels, elements of a step); and those of fewer bits:
- * X(file, id, name in kernels, bytes of 256 elements of 16 rows). */
+/* Packed weights for many rows: X(file, id of the row in cuda_gemm.c, name in kernels, elements of a step); and those
+ * that become f16 in registers: X(file, id, name in kernels, bytes of 256 elements of 16 rows). */
 #define CUDA_GEMM_FORMATS(X)                                                                                           \
     X(gemm, BF16, bf16, 64)                                                                                            \
     X(gemm, F16, f16, 64)                                                                                              \
     X(gemm, F8_E4M3, e4m3, 128)
 #define CUDA_GEMM_QUANT_FORMATS(X)                                                                                     \
+    X(gemm_block, F8_WIDE, e4m3w, 4096)                                                                                \
     X(gemm_block, Q8_0, q8_0, 4 * 1088)                                                                                \
     X(gemm_block, Q4_0, q4_0, 4 * 576)                                                                                 \
     X(gemm_block, Q4_1, q4_1, 4 * 640)                                                                                 \

@@ -15,6 +15,7 @@ typedef struct gemm_x_block {
     lp_rows rows;
     lp_u64 to_off, scale_off, count_off; /* in scratch */
     lp_i32 k, steps, tile, counters;
+    lp_i32 mixed, reserved; /* F16: elements in the order in which gemm_e4m3w has weights (kernels/gemm_quant.cuh) */
 } gemm_x_block;
 
 /* gemmN_F: up to three weights of one x (LP_MMS_SIDE), of one with an epilogue; or gate and up (LP_MMS_GLU). */
@@ -41,7 +42,7 @@ typedef struct gemm_block {
 #define GEMM_SHARED(n)      (1024 + GEMM_STAGE(n) * GEMM_STAGES(n) + 8 * GEMM_LINES(n) + 16 * GEMM_STAGES(n) + 16)
 
 /* Weights of fewer bits, `panel` bytes for 16 rows and 256 of K: stages of 64 of K of x, of 256 of weights. */
-#define GEMM_X_STAGES(n) GEMM_LEAST_OF(8, 98304 / (128 * (n)) < 3 ? 3 : 98304 / (128 * (n)))
+#define GEMM_X_STAGES(n) GEMM_LEAST_OF(16, 98304 / (128 * (n)))
 #define GEMM_W_STAGES(n, panel)                                                                                        \
     GEMM_LEAST_OF(6, (231000 - 128 * (n)*GEMM_X_STAGES(n) - 8 * GEMM_LINES(n)) / (8 * (panel)))
 #define GEMM_QUANT_SHARED(n, panel)                                                                                    \

@@ -35,9 +35,10 @@ struct format_row {
 };
 const format_row formats[] = {
     {INFER_FMT_BF16, "bf16", "bf16", 64, 2048, 8e-3},       {INFER_FMT_F16, "f16", "f16", 64, 2048, 1.2e-3},
-    {INFER_FMT_F8_E4M3, "e4m3", "e4m3", 128, 2048, 1.5e-1}, {INFER_FMT_Q8_0, "q8_0", "f16", 64, 1088, 3e-3},
-    {INFER_FMT_Q4_0, "q4_0", "f16", 64, 576, 3e-3},         {INFER_FMT_Q4_1, "q4_1", "f16", 64, 640, 3e-3},
-    {INFER_FMT_Q4_K, "q4_k", "f16", 256, 2368, 3e-3},       {INFER_FMT_Q6_K, "q6_k", "f16", 256, 3360, 3e-3},
+    {INFER_FMT_F8_E4M3, "e4m3", "e4m3", 128, 2048, 1.5e-1}, {INFER_FMT_F8_E4M3, "e4m3w", "f16", 128, 2048, 1.2e-3},
+    {INFER_FMT_Q8_0, "q8_0", "f16", 64, 1088, 3e-3},        {INFER_FMT_Q4_0, "q4_0", "f16", 64, 576, 3e-3},
+    {INFER_FMT_Q4_1, "q4_1", "f16", 64, 640, 3e-3},         {INFER_FMT_Q4_K, "q4_k", "f16", 256, 2368, 3e-3},
+    {INFER_FMT_Q6_K, "q6_k", "f16", 256, 3360, 3e-3},
 };
 
 /* What of a step are codes; the rest are f16. */
@@ -125,7 +126,7 @@ double element(const format_row &f, const std::vector<unsigned char> &w, int k_a
 {
     int steps = (k_all + f.unit - 1) / f.unit, r = n % 16, g = r % 8, half = r / 8, e = k % f.unit;
     const unsigned char *s = &w[((size_t)(n / 16) * steps + k / f.unit) * f.step];
-    if (strcmp(f.name, f.x))
+    if (f.step != 2048)
         return quant_at(f.f, s, r, e);
     int b = e * (f.f == INFER_FMT_F8_E4M3 ? 1 : 2);
     const unsigned char *p = s + half * 1024 + g * 128 + ((b / 16) ^ g) * 16 + b % 16;
@@ -193,6 +194,7 @@ void check(const problem &q)
     bx.k = q.k;
     bx.steps = x_steps;
     bx.tile = q.tile;
+    bx.mixed = quant && f->step == 2048;
     bx.counters = GEMM_COUNTERS(q.grid);
     b.rows = bx.rows;
     b.x_off = bx.to_off;
@@ -287,7 +289,7 @@ void check(const problem &q)
                     if (glu)
                         up += xv * element(*f, w[1], q.k, c, k);
                 }
-                double tol = (q.scale || quant ? f->tol : 3e-6) * std::sqrt(norm) + 1e-6;
+                double tol = (q.scale || f->step != 2048 ? f->tol : 3e-6) * std::sqrt(norm) + 1e-6;
                 if (glu) {
                     tol = tol * (std::fabs(up) + std::fabs(v) + 1) * 1.5;
                     v = activated(q.act, v) * up;
@@ -352,6 +354,9 @@ int main()
         {"q4_k", 16, 9, 512, {72, 0, 0}, side, 1, 2, 16, f32, 0, 0},
         {"q4_k", 128, 130, 768, {140, 20, 0}, side, 3, 2, 200, f32, 0, 0},
         {"q6_k", 32, 30, 1280, {200, 0, 0}, side, 1, 8, 32, f32, 0, 1.0f},
+        {"e4m3w", 16, 9, 300, {72, 0, 0}, side, 1, 2, 16, f32, 0, 0},
+        {"e4m3w", 64, 40, 640, {130, 130, 0}, glu, 0, 4, 64, f32, silu, 0},
+        {"e4m3w", 128, 100, 900, {136, 0, 0}, side, 0, 4, 128, f32, 0, 1.0f},
         /* x is rounded, and has numbers that the format has no room for */
         {"bf16", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e6f},
         {"f16", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e6f},

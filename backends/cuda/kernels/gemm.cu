@@ -214,7 +214,11 @@ template <int FMT> DEV void gemm_x_scaled(const uchar *x, uchar *scratch, const 
     for (int i = thread_id(); i < 8 * steps; i += block_threads()) {
         uchar *to = gemm_x_at(scratch + p.to_off, p, steps, r, i / 8, i % 8);
         float v[WIDE];
-        for (int k = 0; k < WIDE; k += 8)
+        for (int k = 0; k < 8 && p.mixed; k++) { /* of 64, fragment i / 2 % 4 of 16, its first or second half */
+            int e = i / 8 * 64 + k / 2 * 16 + i % 8 / 2 * 4 + i % 2 * 2 + k % 2;
+            v[k] = e < p.k ? ld(row, p.x.fmt, e) : 0.0f;
+        }
+        for (int k = 0; k < WIDE && !p.mixed; k += 8)
             gemm_x8(row, p, WIDE * i + k, v + k);
         for (int k = 0; k < WIDE; k++)
             v[k] = mul(v[k], s);

@@ -49,10 +49,11 @@ struct gemm_plan {
 DEV gemm_plan gemm_plan_of(const gemm_block &p, int rows, int tile_n, int steps)
 {
     gemm_plan g;
-    int glu = p.kind == LP_MMS_GLU, edge = WG_CLUSTER * (glu ? 64 : 128);
-    g.tiles[0] = (p.n[0] + edge - 1) / edge;
-    g.tiles[1] = g.tiles[0] + (glu ? 0 : (p.n[1] + edge - 1) / edge);
-    g.tiles[2] = g.tiles[1] + (glu ? 0 : (p.n[2] + edge - 1) / edge);
+    const int EDGE = 64 * WG_CLUSTER; /* of a tile of gate and up; others' is twice that. Divisions take their time. */
+    int glu = p.kind == LP_MMS_GLU;
+    g.tiles[0] = glu ? (p.n[0] + EDGE - 1) / EDGE : (p.n[0] + 2 * EDGE - 1) / (2 * EDGE);
+    g.tiles[1] = g.tiles[0] + (glu ? 0 : (p.n[1] + 2 * EDGE - 1) / (2 * EDGE));
+    g.tiles[2] = g.tiles[1] + (glu ? 0 : (p.n[2] + 2 * EDGE - 1) / (2 * EDGE));
     g.tm = g.tiles[2];
     g.tn = (rows + tile_n - 1) / tile_n;
     g.steps = steps;
@@ -126,10 +127,14 @@ struct gemm_spot {
 DEV gemm_spot gemm_spot_of(const gemm_plan &g, const gemm_block &p, int tile)
 {
     gemm_spot s;
-    int group = tile / (GEMM_GROUP * g.tn), m0 = group * GEMM_GROUP;
-    int gm = g.tm - m0 < GEMM_GROUP ? g.tm - m0 : GEMM_GROUP, r = tile - m0 * g.tn;
-    int m = m0 + r % gm;
-    s.col = r / gm;
+    int m = tile;
+    s.col = 0;
+    if (g.tn > 1) {
+        int group = tile / (GEMM_GROUP * g.tn), m0 = group * GEMM_GROUP;
+        int gm = g.tm - m0 < GEMM_GROUP ? g.tm - m0 : GEMM_GROUP, r = tile - m0 * g.tn;
+        m = m0 + r % gm;
+        s.col = r / gm;
+    }
     s.weight = m < g.tiles[0] ? 0 : m < g.tiles[1] ? 1 : 2;
     m -= s.weight == 0 ? 0 : g.tiles[s.weight - 1];
     s.row = (m * WG_CLUSTER + cluster_rank()) * (p.kind == LP_MMS_GLU ? 64 : 128);

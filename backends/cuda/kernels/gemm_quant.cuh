@@ -119,6 +119,18 @@ DEV void put_pairs(uint32_t (*a)[4], int h, const uint32_t v[4])
     a[0][h] = v[0], a[0][2 + h] = v[1], a[1][h] = v[2], a[1][2 + h] = v[3];
 }
 
+/* Two numbers of E4M3 as f16. */
+DEV uint32_t e4m3_pair(uint32_t v)
+{
+#if defined(SIMT_H)
+    return pack_two(e4m3(v & 255u), e4m3(v >> 8), INFER_FMT_F16);
+#else
+    uint32_t r;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"((uint16_t)v));
+    return r;
+#endif
+}
+
 /* ---- Formats
  * ---------------------------------------------------------------------------------------------------------
  */
@@ -214,6 +226,24 @@ struct gemm_q6_k {
     }
 };
 
+/* Codes in the order of memory: of 64 elements, a lane has 16 that lie together of row g and of g + 8, four of them a
+ * fragment; x is put in that order. */
+struct gemm_e4m3w {
+    static const int STEP = 2048, PER = 2;
+    DEV void frags(const uchar *panel, int q, int l, uint32_t a[4][4])
+    {
+        for (int h = 0; h < 2; h++) {
+            int g = l / 4;
+            uint4 c = ld_16(panel + q / 2 * STEP + h * 1024 + g * 128 + ((q % 2 * 4 + l % 4) ^ g) * 16);
+            const uint32_t w[4] = {c.x, c.y, c.z, c.w};
+            for (int i = 0; i < 4; i++) {
+                a[i][h] = e4m3_pair(w[i] & 0xFFFFu);
+                a[i][2 + h] = e4m3_pair(w[i] >> 16);
+            }
+        }
+    }
+};
+
 /* ---- The product
  * -----------------------------------------------------------------------------------------------------
  */
@@ -249,7 +279,7 @@ DEV void gemm_quant(const gemm_bases &b, uchar *scratch, const uchar *counts, co
         if (wave == 0) {
             /* Steps of K: the last stage may have fewer; the last one stands for what is not there, for which x is 0.
              */
-            const int own = F::PER == 1 ? steps : (p.k + 63) / 64, once = p.rows.cap <= N;
+            const int own = (p.k + 256 / F::PER - 1) / (256 / F::PER), once = p.rows.cap <= N;
             gemm_work w = gemm_first();
             ring_at r = {0, 1};
             while (gemm_next(g, w)) {

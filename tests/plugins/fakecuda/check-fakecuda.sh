@@ -36,6 +36,7 @@ echo "$text" | grep '^skip *t3\.\|^fallback' && { echo "FAIL an op or a cache is
 try "one device" 0 'level T6' devices=1 '--case t[05].*'
 try "no way between devices" 0 'level T6' peer=0 '--case t5.*'
 try "the second device" 0 'level T6' '' '--device cuda1 --case t[0456].*'
+try "weights as they come" 0 'level T6' '' '--set packed=0 --case t[12].*'
 try "no code for the device" 0 'level T6' image=0 ''
 
 try "old driver" 3 'speaks CUDA 11.8: 12.0 or newer' version=11080 ''
