@@ -33,9 +33,8 @@ static const uint16_t kernel_of[INFER_FMT_COUNT] = {
 
 int cuda_packs(const infer_device *dev, infer_format f)
 {
-    /* F8_E4M3: its kernels for many rows round x to 8 bits too, which nobody has asked for */
-    return dev->tune.cc == 90 && f < INFER_FMT_COUNT && f != INFER_FMT_F8_E4M3 && packed_unit(f) &&
-           dev->kernels[kernel_of[f]] && cuda_rings(dev, f);
+    return dev->tune.cc == 90 && f < INFER_FMT_COUNT && packed_unit(f) && dev->kernels[kernel_of[f]] &&
+           cuda_rings(dev, f);
 }
 
 /* The part of the tensor that comes: matrices, rows, elements of a row. Returns its bytes as they come; 0: no format of

@@ -564,11 +564,11 @@ static void test_weight_pieces(void **state)
         uint64_t pieces[3];
     } cases[] = {
         {INFER_FMT_BF16, 37, 72, {1, 7, 4097}},           {INFER_FMT_F16, 5, 333, {1, 7, 4097}},
-        {INFER_FMT_BF16, 16, 20480, {1, 7, 4097}},        {INFER_FMT_Q8_0, 37, 96, {1, 7, 4097}},
+        {INFER_FMT_F8_E4M3, 33, 131, {1, 7, 4097}},       {INFER_FMT_Q8_0, 37, 96, {1, 7, 4097}},
         {INFER_FMT_Q4_0, 16, 96, {1, 7, 4097}},           {INFER_FMT_Q4_1, 50, 32, {1, 7, 4097}},
         {INFER_FMT_Q4_K, 37, 512, {1, 7, 4097}},          {INFER_FMT_Q6_K, 17, 256, {1, 7, 4097}},
         {INFER_FMT_BF16, 100, 24576, {4097, 1 << 20, 1}}, /* five batches of 2 MiB */
-        {INFER_FMT_Q8_0, 300, 12288, {4097, 40000, 1}},   {INFER_FMT_F8_E4M3, 33, 131, {1, 7, 4097}}, /* as it is */
+        {INFER_FMT_Q8_0, 300, 12288, {4097, 40000, 1}},   {INFER_FMT_Q5_K, 3, 512, {1, 7, 4097}}, /* as it is */
         {INFER_FMT_BF16, 18, 81920, {4097, 40000, 1}}, /* rows that no block can hold */
         {INFER_FMT_Q5_K, 7, 256, {1, 7, 4097}},           {INFER_FMT_F32, 1, 1234567, {4097, 1 << 20, 1}},
     };
