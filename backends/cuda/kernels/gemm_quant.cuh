@@ -9,84 +9,17 @@
 #define GEMM_QUANT_CUH
 
 #include "gemm.cuh"
+#include "packed.cuh"
 
 #if defined(WGMMA)
 
-/* ---- Pairs of f16
- * ----------------------------------------------------------------------------------------------------
- */
-
-#if defined(SIMT_H)
-#define H2(expr)                                                                                                       \
-    uint32_t r = 0;                                                                                                    \
-    for (int s = 0; s < 32; s += 16) {                                                                                 \
-        float x = half_to_float((uint16_t)(a >> s)), y = half_to_float((uint16_t)(b >> s));                            \
-        r |= (uint32_t)float_to_half(expr) << s;                                                                       \
-    }                                                                                                                  \
-    return r
-DEV uint32_t h2_add(uint32_t a, uint32_t b)
-{
-    H2(x + y);
-}
-DEV uint32_t h2_mul(uint32_t a, uint32_t b)
-{
-    H2(x * y);
-}
-DEV uint32_t h2_fma(uint32_t a, uint32_t b, uint32_t c)
-{
-    H2(fmaf(x, y, half_to_float((uint16_t)(c >> s))));
-}
-/* Byte i of the result is byte (sel >> 4 i) of b:a. */
-DEV uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t sel)
-{
-    uint64_t both = (uint64_t)b << 32 | a;
-    uint32_t r = 0;
-    for (int i = 0; i < 4; i++)
-        r |= (uint32_t)(both >> 8 * (sel >> 4 * i & 7u) & 255u) << 8 * i;
-    return r;
-}
-#else
-DEV uint32_t h2_add(uint32_t a, uint32_t b)
-{
-    uint32_t r;
-    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
-}
-DEV uint32_t h2_mul(uint32_t a, uint32_t b)
-{
-    uint32_t r;
-    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
-}
-DEV uint32_t h2_fma(uint32_t a, uint32_t b, uint32_t c)
-{
-    uint32_t r;
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-    return r;
-}
-DEV uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t sel)
-{
-    return __byte_perm(a, b, sel);
-}
-#endif
-
-/* (v & mask) | with, in one instruction where both are constants, too. */
-DEV uint32_t and_or(uint32_t v, uint32_t mask, uint32_t with)
-{
-#if defined(SIMT_H)
-    return (v & mask) | with;
-#else
-    uint32_t r;
-    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(r) : "r"(v), "r"(mask), "r"(with));
-    return r;
-#endif
-}
+/* ---- Pairs of f16 ---- */
 
 /* Half i of v, twice: free where an operand may be read so. */
 DEV uint32_t h2_both(uint32_t v, int i)
 {
 #if defined(SIMT_H)
-    return pick_bytes(v, 0, i ? 0x3232u : 0x1010u);
+    return bytes_of(v, 0, i ? 0x3232u : 0x1010u);
 #else
     uint32_t r;
     if (i)
@@ -107,28 +40,16 @@ DEV uint32_t h2_both(uint32_t v, int i)
 template <int LESS> DEV void nibble_pairs(uint32_t w, uint32_t v[4])
 {
     uint32_t high = w >> 8;
-    v[0] = h2_add(and_or(w, 0x000F000Fu, H2_1024), H2_LESS(LESS));
-    v[1] = h2_fma(and_or(w, 0x00F000F0u, H2_1024), H2_SIXTEENTH, H2_LESS_64(LESS));
-    v[2] = h2_add(and_or(high, 0x000F000Fu, H2_1024), H2_LESS(LESS));
-    v[3] = h2_fma(and_or(high, 0x00F000F0u, H2_1024), H2_SIXTEENTH, H2_LESS_64(LESS));
+    v[0] = half2_add(and_or(w, 0x000F000Fu, H2_1024), H2_LESS(LESS));
+    v[1] = half2_fma(and_or(w, 0x00F000F0u, H2_1024), H2_SIXTEENTH, H2_LESS_64(LESS));
+    v[2] = half2_add(and_or(high, 0x000F000Fu, H2_1024), H2_LESS(LESS));
+    v[3] = half2_fma(and_or(high, 0x00F000F0u, H2_1024), H2_SIXTEENTH, H2_LESS_64(LESS));
 }
 
 /* Pairs 0 to 3 of row g + 8 h to their places in the fragments of 16 of K: a of the block's first. */
 DEV void put_pairs(uint32_t (*a)[4], int h, const uint32_t v[4])
 {
     a[0][h] = v[0], a[0][2 + h] = v[1], a[1][h] = v[2], a[1][2 + h] = v[3];
-}
-
-/* Two numbers of E4M3 as f16. */
-DEV uint32_t e4m3_pair(uint32_t v)
-{
-#if defined(SIMT_H)
-    return pack_two(e4m3(v & 255u), e4m3(v >> 8), INFER_FMT_F16);
-#else
-    uint32_t r;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"((uint16_t)v));
-    return r;
-#endif
 }
 
 /* ---- Formats
@@ -147,8 +68,8 @@ struct gemm_q8_0 {
             for (int h = 0; h < 2; h++) {
                 uint32_t scale = h2_both(b ? d.y : d.x, h), v[4];
                 for (int i = 0; i < 4; i++)
-                    v[i] = h2_mul(
-                        h2_add(pick_bytes(w[2 * h + i / 2], 0x64646464u, i % 2 ? 0x4342u : 0x4140u), H2_LESS(128)),
+                    v[i] = half2_mul(
+                        half2_add(bytes_of(w[2 * h + i / 2], 0x64646464u, i % 2 ? 0x4342u : 0x4140u), H2_LESS(128)),
                         scale);
                 put_pairs(a + 2 * b, h, v);
             }
@@ -169,7 +90,7 @@ template <int MINIMA> struct gemm_q4 {
             uint32_t least = h2_both(i / 2 ? m.y : m.x, i % 2);
             nibble_pairs<MINIMA ? 0 : 8>(w[i], v);
             for (int k = 0; k < 4; k++)
-                v[k] = MINIMA ? h2_fma(v[k], scale, least) : h2_mul(v[k], scale);
+                v[k] = MINIMA ? half2_fma(v[k], scale, least) : half2_mul(v[k], scale);
             put_pairs(a + i / 2 * 2, i % 2, v);
         }
     }
@@ -187,12 +108,12 @@ struct gemm_q4_k {
         for (int h = 0; h < 2; h++) {
             uint32_t d = ld_u32(panel + 2304 + (l / 4 + 8 * h) * 4) ^ 0x80000000u; /* d, -dmin */
             for (int b = 0; b < 2; b++) {
-                uint32_t v[4], both = pick_bytes(h ? sm.y : sm.x, 0x64646464u, b ? 0x4342u : 0x4140u);
-                both = h2_mul(h2_add(both, H2_LESS(0)), d);
+                uint32_t v[4], both = bytes_of(h ? sm.y : sm.x, 0x64646464u, b ? 0x4342u : 0x4140u);
+                both = half2_mul(half2_add(both, H2_LESS(0)), d);
                 uint32_t scale = h2_both(both, 0), least = h2_both(both, 1);
                 nibble_pairs<0>(w[2 * b + h], v);
                 for (int k = 0; k < 4; k++)
-                    v[k] = h2_fma(v[k], scale, least);
+                    v[k] = half2_fma(v[k], scale, least);
                 put_pairs(a + 2 * b, h, v);
             }
         }
@@ -210,16 +131,16 @@ struct gemm_q6_k {
             uint32_t d = h2_both(ld_u16(panel + 3328 + (l / 4 + 8 * h) * 2), 0);
             uint32_t four = (h ? sc.y : sc.x) ^ 0x80808080u; /* scales + 128 */
             for (int b = 0; b < 2; b++) {
-                uint32_t two = h2_add(pick_bytes(four, 0x64646464u, b ? 0x4342u : 0x4140u), H2_LESS(128)), v[4];
-                two = h2_mul(two, d);
+                uint32_t two = half2_add(bytes_of(four, 0x64646464u, b ? 0x4342u : 0x4140u), H2_LESS(128)), v[4];
+                two = half2_mul(two, d);
                 /* the bits above the nibbles, of pairs' first and second, under the nibbles' places */
-                uint32_t u = pick_bytes(b ? high.y : high.x, 0, h ? 0x4342u : 0x4140u), n = w[2 * b + h];
+                uint32_t u = bytes_of(b ? high.y : high.x, 0, h ? 0x4342u : 0x4140u), n = w[2 * b + h];
                 v[0] = and_or(u << 4, 0x00300030u, and_or(n, 0x000F000Fu, H2_1024));
                 v[1] = and_or(u << 2, 0x00300030u, and_or(n >> 4, 0x000F000Fu, H2_1024));
                 v[2] = and_or(u, 0x00300030u, and_or(n >> 8, 0x000F000Fu, H2_1024));
                 v[3] = and_or(u >> 2, 0x00300030u, and_or(n >> 12, 0x000F000Fu, H2_1024));
                 for (int k = 0; k < 4; k++)
-                    v[k] = h2_mul(h2_add(v[k], H2_LESS(32)), h2_both(two, k / 2));
+                    v[k] = half2_mul(half2_add(v[k], H2_LESS(32)), h2_both(two, k / 2));
                 put_pairs(a + 2 * b, h, v);
             }
         }

@@ -66,6 +66,18 @@ DEV uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t which)
 #endif
 }
 
+/* (v & mask) | with, in one instruction where both are constants, too. */
+DEV uint32_t and_or(uint32_t v, uint32_t mask, uint32_t with)
+{
+#if !defined(__CUDA_ARCH__)
+    return (v & mask) | with;
+#else
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(r) : "r"(v), "r"(mask), "r"(with));
+    return r;
+#endif
+}
+
 /* An f16 of 1024 to 2047 has its integer in the low ten bits: 0x6400 | n is 1024 + n. A fragment's A of 32 elements:
  * rows g and g + 8 of P0, of P1; then of P2, P3. */
 
@@ -88,11 +100,11 @@ template <int ZERO> DEV void codes_4(uint32_t g, uint32_t h, uint32_t a[8])
     UNROLL
     for (int i = 0; i < 2; i++) {
         uint32_t w = i ? h : g;
-        a[i] = half2_add((w & 0x000F000Fu) | 0x64006400u, one);
-        a[i + 2] = half2_fma((w & 0x00F000F0u) | 0x64006400u, 0x2C002C00u, sixteen);
+        a[i] = half2_add(and_or(w, 0x000F000Fu, 0x64006400u), one);
+        a[i + 2] = half2_fma(and_or(w, 0x00F000F0u, 0x64006400u), 0x2C002C00u, sixteen);
         w >>= 8;
-        a[i + 4] = half2_add((w & 0x000F000Fu) | 0x64006400u, one);
-        a[i + 6] = half2_fma((w & 0x00F000F0u) | 0x64006400u, 0x2C002C00u, sixteen);
+        a[i + 4] = half2_add(and_or(w, 0x000F000Fu, 0x64006400u), one);
+        a[i + 6] = half2_fma(and_or(w, 0x00F000F0u, 0x64006400u), 0x2C002C00u, sixteen);
     }
 }
 
@@ -105,11 +117,11 @@ DEV void codes_4_by(uint32_t g, uint32_t h, uint32_t by_g, uint32_t by_h, uint32
         uint32_t w = i ? h : g, one = i ? by_h : by_g;
         uint32_t one_less = half2_mul(one, 0xE400E400u), by = half2_mul(one, 0x2C002C00u),
                  by_less = half2_mul(one, 0xD400D400u);
-        a[i] = half2_fma((w & 0x000F000Fu) | 0x64006400u, one, one_less);
-        a[i + 2] = half2_fma((w & 0x00F000F0u) | 0x64006400u, by, by_less);
+        a[i] = half2_fma(and_or(w, 0x000F000Fu, 0x64006400u), one, one_less);
+        a[i + 2] = half2_fma(and_or(w, 0x00F000F0u, 0x64006400u), by, by_less);
         w >>= 8;
-        a[i + 4] = half2_fma((w & 0x000F000Fu) | 0x64006400u, one, one_less);
-        a[i + 6] = half2_fma((w & 0x00F000F0u) | 0x64006400u, by, by_less);
+        a[i + 4] = half2_fma(and_or(w, 0x000F000Fu, 0x64006400u), one, one_less);
+        a[i + 6] = half2_fma(and_or(w, 0x00F000F0u, 0x64006400u), by, by_less);
     }
 }
 
