@@ -33,12 +33,8 @@ static int overlap(const infer_operand *a, const infer_operand *b)
            b->offset < a->offset + a->size;
 }
 
-static int covers(const infer_operand *a, const infer_operand *b)
-{
-    return a->slot == b->slot && a->offset <= b->offset && a->offset + a->size >= b->offset + b->size;
-}
-
-/* Whether nobody reads the operand after node i before it is written anew. */
+/* Whether memory is written anew after node i, and nobody reads it before. What is not written anew may be a result of
+ * the program's. */
 static int last_read(const infer_graph_view *v, uint32_t i, const infer_operand *a)
 {
     for (i++; i < v->n_nodes; i++) {
@@ -47,10 +43,10 @@ static int last_read(const infer_graph_view *v, uint32_t i, const infer_operand 
             if (overlap(&n->operands[k], a))
                 return 0;
         for (uint32_t k = n->op->n_in; k < n->op->n_in + n->op->n_out; k++)
-            if (covers(&n->operands[k], a))
+            if (overlap(&n->operands[k], a))
                 return 1;
     }
-    return 1;
+    return 0;
 }
 
 /* How many launches of the next node make a norm of x by themselves, 0: none. An RMS norm of whole rows whose result is
