@@ -152,6 +152,7 @@ struct infer_timeline {
 typedef struct cuda_launch {
     uint32_t kernel; /* CUDA_K_* */
     uint32_t n_ptr, params_bytes, shared;
+    uint32_t late; /* it begins after its predecessor's end, also where its kernel could earlier */
     uint32_t grid[3], block[3];
     cu_deviceptr ptr[CUDA_MAX_PTR];
     uint64_t params[CUDA_MAX_PARAMS / 8];

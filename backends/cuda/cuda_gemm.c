@@ -131,6 +131,8 @@ static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const in
         s = cuda_emit(c, &l, rows, 1, 1, ROW_THREADS, 1, 1);
     cuda_launch_init(&l, c, row->tile[tile], which, 11, p, sizeof *p);
     l.shared = row->shared[tile];
+    l.late =
+        tile >= 3; /* blocks that come early are in the way of large products: 3.27 ms instead of 2.87 at 8192 rows */
     return s ? s : cuda_emit(c, &l, grid, 1, 1, GEMM_THREADS, 1, 1);
 }
 

@@ -83,7 +83,7 @@ infer_status cuda_emit(launch_call *c, cuda_launch *l, uint32_t g0, uint32_t g1,
                                      .shared = l->shared,
                                      .stream = queue->stream,
                                      .attributes = &early,
-                                     .n_attributes = c->dev->early && cuda_kernel_early(l->kernel)};
+                                     .n_attributes = c->dev->early && !l->late && cuda_kernel_early(l->kernel)};
     cu_result e = c->dev->cu->LaunchKernelEx(&config, fn, args, NULL);
     return cuda_status(c->dev, e, INFER_E_QUEUE, "launch a kernel");
 }
