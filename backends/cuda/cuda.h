@@ -122,6 +122,7 @@ struct infer_device {
     cuda_words *words;
     cuda_packer *packers;
     uint32_t n_weights; /* streams under way */
+    int attn_many;      /* prompts by kernels/attn_many.cu */
     int packed;         /* weights are packed where they can be */
     int early;          /* kernels may begin before their predecessor ends */
 };

@@ -1,5 +1,5 @@
-/* Attention: how the context is cut (kernels/attn.cu), and whether the kernels for few rows serve (attn_few.cu).
- * SPDX-License-Identifier: Apache-2.0 */
+/* Attention: how the context is cut (kernels/attn.cu), and whether the kernels for few and many rows serve
+ * (attn_few.cu, attn_many.cu). SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
 #include <string.h>
@@ -50,17 +50,18 @@ static int heads_of_block(const infer_device *dev, int64_t group, int64_t d, int
     return gt;
 }
 
-/* ---- Few rows a sequence, through matrix units ---- */
+/* ---- Through matrix units: few rows a sequence, and many ---- */
 
-/* SPANS: of a row. FEW_ROWS: more have no scratch, and a row is one block's. */
-enum { SPANS = 16, FEW_ROWS = 256, FEW_THREADS = 128, FEW_EDGE = 4 };
+/* SPANS: of a row. FEW_ROWS: more have no scratch, and a row is one block's. MANY: rows from which a sequence's go
+ * through kernels/attn_many.cu, which reads keys once for 128 query vectors, but has one block for them. */
+enum { SPANS = 16, FEW_ROWS = 256, FEW_THREADS = 128, FEW_EDGE = 4, MANY = 17, MANY_THREADS = 384 };
 
 static const struct few_kernel {
-    uint16_t format, width, n, kernel;
+    uint16_t format, width, n, kernel, many;
 } few_kernels[] = {
 #define FEW(F, f, width, n)                                                                                            \
     {                                                                                                                  \
-        INFER_FMT_##F, width, n, CUDA_K_few_##f##_##width##_##n                                                        \
+        INFER_FMT_##F, width, n, CUDA_K_few_##f##_##width##_##n, CUDA_K_many_##f##_##width                             \
     }
 #define FEWS(F, f, width) FEW(F, f, width, 1), FEW(F, f, width, 2), FEW(F, f, width, 4)
     FEWS(F16, f16, 64),
@@ -81,7 +82,8 @@ static const struct few_kernel *few_of(const infer_device *dev, const infer_op_d
     int64_t d = q->shape[2], size = k->shape[2], group = q->shape[1] / k->shape[1];
     int64_t seqs = launch_tensor_desc(op, 3)->shape[0], n = group <= FEW_EDGE ? 1 : group <= 2 * FEW_EDGE ? 2 : 4;
     int64_t sets = k->shape[1] * cuda_div_up(group, n * FEW_EDGE);
-    if (y->shape[2] != d || size < 16 || size & (size - 1) || q->shape[0] * sets > LP_FEW_PAIRS ||
+    if (y->shape[2] != d || size < 16 || size & (size - 1) ||
+        ((q->shape[0] <= FEW_ROWS || !dev->attn_many) && q->shape[0] * sets > LP_FEW_PAIRS) ||
         LP_FEW_SHARED(d, seqs) + 1024 > dev->tune.shared_per_block)
         return NULL;
     for (size_t i = 0; i < sizeof few_kernels / sizeof *few_kernels; i++)
@@ -105,14 +107,39 @@ static uint32_t few_grid(const launch_call *c, const lp_attn *p, const struct fe
     return all < most ? (uint32_t)all : most;
 }
 
+/* Whether the kernel for many rows is launched too. */
+static int is_many(const launch_call *c, const lp_attn *p, const struct few_kernel *k)
+{
+    infer_attrs_attn attrs;
+    launch_attrs(c->op, &attrs, sizeof attrs);
+    return c->dev->attn_many && attrs.kind != INFER_ATTN_DECODE && p->rows.cap >= MANY && c->dev->kernels[k->many] &&
+           lies(&p->q, 16) && lies(&p->y, p->y.fmt == INFER_FMT_F32 ? 8 : 4) &&
+           (uint32_t)LP_MANY_SHARED(k->width, LP_MANY_KEYS, LP_MANY_STAGES) <= c->dev->tune.shared_per_block;
+}
+
+/* Blocks: one a multiprocessor, or one for each tile that there can be. */
+static uint32_t many_grid(const launch_call *c, const lp_attn *p)
+{
+    int64_t vectors = (int64_t)p->rows.cap * (p->heads / p->kv_heads);
+    int64_t all = (cuda_div_up(vectors, LP_MANY_ROWS) + p->n_seqs - 1) * p->kv_heads;
+    return all < c->dev->tune.sms ? (uint32_t)all : c->dev->tune.sms;
+}
+
 static infer_status few_run(launch_call *c, const struct few_kernel *k, lp_attn *p, const int which[11])
 {
     cuda_launch l;
+    int many = is_many(c, p, k);
+    p->many = many ? MANY : 0;
     p->parts = p->rows.cap <= FEW_ROWS ? SPANS : 1;
     p->part_off = c->scratch_off;
     cuda_launch_init(&l, c, k->kernel, which, 11, p, sizeof *p);
     l.shared = (uint32_t)LP_FEW_SHARED(k->width, p->n_seqs);
-    return cuda_emit(c, &l, few_grid(c, p, k), 1, 1, FEW_THREADS, 1, 1);
+    infer_status s = cuda_emit(c, &l, few_grid(c, p, k), 1, 1, FEW_THREADS, 1, 1);
+    if (s || !many)
+        return s;
+    cuda_launch_init(&l, c, k->many, which, 10, p, sizeof *p);
+    l.shared = LP_MANY_SHARED(k->width, LP_MANY_KEYS, LP_MANY_STAGES);
+    return cuda_emit(c, &l, many_grid(c, p), 1, 1, MANY_THREADS, 1, 1);
 }
 
 /* ---- The op ---- */

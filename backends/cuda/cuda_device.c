@@ -57,7 +57,9 @@ infer_status cuda_dev_open(const infer_host *host, uint32_t index, infer_device 
     dev->index = index;
     dev->capture.dev = dev;
     const char *packed = host->config_get(host->ctx, "packed");
+    const char *many = host->config_get(host->ctx, "attn_many");
     dev->packed = !packed || strcmp(packed, "0");
+    dev->attn_many = many && strcmp(many, "0");
     pthread_mutex_init(&dev->mu, NULL);
     facts(dev);
     int version = 0;

@@ -10,6 +10,7 @@
 #define CUDA_FILES(X)                                                                                                  \
     X(attn, 1)                                                                                                         \
     X(attn_few, 1)                                                                                                     \
+    X(attn_many, 1)                                                                                                    \
     X(each, 1)                                                                                                         \
     X(gemm, 1)                                                                                                         \
     X(gemm_block, 1)                                                                                                   \
@@ -97,6 +98,10 @@
     X(attn_few, few_bf16_128_1)                                                                                        \
     X(attn_few, few_bf16_128_2)                                                                                        \
     X(attn_few, few_bf16_128_4)                                                                                        \
+    X(attn_many, many_f16_64)                                                                                          \
+    X(attn_many, many_f16_128)                                                                                         \
+    X(attn_many, many_bf16_64)                                                                                         \
+    X(attn_many, many_bf16_128)                                                                                        \
     X(each, each)                                                                                                      \
     X(each, copy_bytes)                                                                                                \
     X(each, pack_rows)                                                                                                 \

@@ -165,6 +165,7 @@ typedef struct lp_attn {
      * and head scratch has room for; 0: no scratch, a block walks all parts of its row. */
     lp_u64 part_off;
     lp_i32 split, parts;
+    lp_i32 many, reserved; /* sequences of so many rows and more are many_F_D's, others few_F_D_N's; 0: none */
 } lp_attn;
 
 #define LP_ATTN_SPLIT 256
@@ -176,6 +177,13 @@ typedef struct lp_attn {
 #define LP_FEW_STAGES            2
 #define LP_FEW_PITCH(d)          (2 * (d) + 16) /* an odd number of 16 bytes: eight rows in eight groups of banks */
 #define LP_FEW_SHARED(d, n_seqs) (4 * LP_FEW_STAGES * 32 * LP_FEW_PITCH(d) + 4 * 4 * (d)*4 + 16 * (n_seqs))
+/* many_F_D: query vectors of a block, keys that it takes at a time, places for them; shared memory: queries, keys and
+ * values, barriers. */
+#define LP_MANY_ROWS   128
+#define LP_MANY_KEYS   128
+#define LP_MANY_STAGES 3
+#define LP_MANY_SHARED(d, keys, stages)                                                                                \
+    (1024 + LP_MANY_ROWS * 2 * (d) + (stages)*2 * (keys)*2 * (d) + 8 * (4 * (stages) + 2) + 4 * (stages))
 
 typedef struct lp_sample {
     lp_tensor x, params, counts, bias, mask, top_ids, top_lp;

@@ -15,6 +15,7 @@ struct lower_how {
     int heads;    /* at most this many query heads a block (1 2 4 8) */
     int threads;  /* of row reductions and attention */
     int few;      /* attention by the kernels for few rows, 4 * few queries at once; blocks: parts, spans: split */
+    int many;     /* with few: sequences of so many rows and more by the kernel for many; 0: none */
 };
 
 /* data[i]: base and offset of operand i. 0: the kernels do not take this op. */

@@ -95,11 +95,14 @@ void wide_row(case_maker *m, int64_t n, int64_t d)
     infer_case_tol_set(m, 2e-5, "sums in another order; what is normed is the sum as stored, rounding and all");
 }
 
-/* One row over 700 keys, five over 300; the first block of the second sequence is out of range. */
-void attention(case_maker *m, int64_t heads, int64_t kv, int64_t d, infer_format kf, infer_format vf, uint32_t mask)
+/* One row over 700 keys, five (or `rows`) over 300, as many over their own; the first block of the second sequence is
+ * out of range. */
+void attention(case_maker *m, int64_t heads, int64_t kv, int64_t d, infer_format kf, infer_format vf, uint32_t mask,
+               int32_t rows)
 {
-    const int64_t n = 7, size = 16, blocks = 64, table = 45, seqs = 3;
-    const int32_t len[] = {700, 300, 0}, start[] = {0, 1, 6, 6};
+    const int32_t more = rows, five = rows ? rows : 5;
+    const int64_t n = 2 + five + more, size = 16, blocks = 64, table = 45, seqs = 3;
+    const int32_t len[] = {700, 300, more}, start[] = {0, 1, 1 + five, 1 + five + more};
     infer_attrs_attn a = {};
     a.struct_size = sizeof a;
     a.mask = mask;
@@ -129,7 +132,8 @@ void attention(case_maker *m, int64_t heads, int64_t kv, int64_t d, infer_format
     infer_case_absent(m, 0);
     infer_case_out(m, INFER_FMT_F32, 0, 3, n, heads, d, 1);
     infer_case_attrs(m, &a, sizeof a);
-    infer_case_label(m, " long h%d/%d d%d formats %u %u mask %u", (int)heads, (int)kv, (int)d, kf, vf, mask);
+    infer_case_label(m, " long h%d/%d d%d formats %u %u mask %u rows %d", (int)heads, (int)kv, (int)d, kf, vf, mask,
+                     (int)n);
     infer_case_tol_set(m, 2e-5, "sums in another order");
 }
 } // namespace
@@ -141,27 +145,30 @@ int more_case(uint32_t i, infer_op_case *c)
         int64_t a, b, d;
         infer_format f, g;
         uint32_t mode;
+        int32_t rows;
     };
     static const row rows[] = {
-        {INFER_OP_SAMPLE, 6, 130001, 3, 0, 0, 0},
-        {INFER_OP_SAMPLE, 6, 20000, 3, 0, 0, 40},
-        {INFER_OP_SAMPLE, 6, 5000, 0, 0, 0, 64}, /* all equal: more in a bin than are listed */
-        {INFER_OP_MATMUL, 3, 2048, 9, INFER_FMT_F32, INFER_FMT_Q4_K, 0},
-        {INFER_OP_MATMUL, 5, 4096, 7, INFER_FMT_BF16, INFER_FMT_Q8_0, 0},
-        {INFER_OP_MATMUL, 1, 4352, 5, INFER_FMT_F16, INFER_FMT_Q6_K, 0},
-        {INFER_OP_MATMUL, 2, 4099, 5, INFER_FMT_F32, INFER_FMT_F16, 0},
-        {INFER_OP_MATMUL, 130, 96, 140, INFER_FMT_F32, INFER_FMT_F32, 1},
-        {INFER_OP_MATMUL, 3, 37, 130, INFER_FMT_F32, INFER_FMT_F32, 1},
-        {INFER_OP_RMS_NORM, 2, 20000, 0, 0, 0, 0},
-        {INFER_OP_LAYER_NORM, 2, 9001, 0, 0, 0, 0},
-        {INFER_OP_ADD_RMS_NORM, 2, 9004, 0, 0, 0, 0},
-        {INFER_OP_SOFTMAX, 2, 9001, 0, 0, 0, 0},
-        {INFER_OP_ARGMAX, 3, 33000, 0, 0, 0, 0},
-        {INFER_OP_ATTN_PAGED, 8, 2, 128, INFER_FMT_F16, INFER_FMT_F16, INFER_MASK_CAUSAL},
-        {INFER_OP_ATTN_PAGED, 6, 2, 64, INFER_FMT_Q8_0, INFER_FMT_Q4_0, INFER_MASK_WINDOW},
-        {INFER_OP_ATTN_PAGED, 3, 1, 80, INFER_FMT_BF16, INFER_FMT_F32, INFER_MASK_FULL},
-        {INFER_OP_ATTN_PAGED, 12, 2, 64, INFER_FMT_BF16, INFER_FMT_BF16, INFER_MASK_WINDOW},
-        {INFER_OP_ATTN_PAGED, 2, 2, 128, INFER_FMT_F16, INFER_FMT_F16, INFER_MASK_FULL},
+        {INFER_OP_SAMPLE, 6, 130001, 3, 0, 0, 0, 0},
+        {INFER_OP_SAMPLE, 6, 20000, 3, 0, 0, 40, 0},
+        {INFER_OP_SAMPLE, 6, 5000, 0, 0, 0, 64, 0}, /* all equal: more in a bin than are listed */
+        {INFER_OP_MATMUL, 3, 2048, 9, INFER_FMT_F32, INFER_FMT_Q4_K, 0, 0},
+        {INFER_OP_MATMUL, 5, 4096, 7, INFER_FMT_BF16, INFER_FMT_Q8_0, 0, 0},
+        {INFER_OP_MATMUL, 1, 4352, 5, INFER_FMT_F16, INFER_FMT_Q6_K, 0, 0},
+        {INFER_OP_MATMUL, 2, 4099, 5, INFER_FMT_F32, INFER_FMT_F16, 0, 0},
+        {INFER_OP_MATMUL, 130, 96, 140, INFER_FMT_F32, INFER_FMT_F32, 1, 0},
+        {INFER_OP_MATMUL, 3, 37, 130, INFER_FMT_F32, INFER_FMT_F32, 1, 0},
+        {INFER_OP_RMS_NORM, 2, 20000, 0, 0, 0, 0, 0},
+        {INFER_OP_LAYER_NORM, 2, 9001, 0, 0, 0, 0, 0},
+        {INFER_OP_ADD_RMS_NORM, 2, 9004, 0, 0, 0, 0, 0},
+        {INFER_OP_SOFTMAX, 2, 9001, 0, 0, 0, 0, 0},
+        {INFER_OP_ARGMAX, 3, 33000, 0, 0, 0, 0, 0},
+        {INFER_OP_ATTN_PAGED, 8, 2, 128, INFER_FMT_F16, INFER_FMT_F16, INFER_MASK_CAUSAL, 0},
+        {INFER_OP_ATTN_PAGED, 6, 2, 64, INFER_FMT_Q8_0, INFER_FMT_Q4_0, INFER_MASK_WINDOW, 0},
+        {INFER_OP_ATTN_PAGED, 3, 1, 80, INFER_FMT_BF16, INFER_FMT_F32, INFER_MASK_FULL, 0},
+        {INFER_OP_ATTN_PAGED, 12, 2, 64, INFER_FMT_BF16, INFER_FMT_BF16, INFER_MASK_WINDOW, 0},
+        {INFER_OP_ATTN_PAGED, 2, 2, 128, INFER_FMT_F16, INFER_FMT_F16, INFER_MASK_FULL, 0},
+        {INFER_OP_ATTN_PAGED, 4, 1, 128, INFER_FMT_F16, INFER_FMT_F16, INFER_MASK_CAUSAL, 70},
+        {INFER_OP_ATTN_PAGED, 3, 1, 64, INFER_FMT_BF16, INFER_FMT_BF16, INFER_MASK_WINDOW, 45},
     };
     if (i >= sizeof rows / sizeof *rows)
         return 0;
@@ -172,7 +179,7 @@ int more_case(uint32_t i, infer_op_case *c)
     else if (r.op == INFER_OP_MATMUL)
         matmul(&m, r.a, r.b, r.d, r.f, r.g, (int)r.mode);
     else if (r.op == INFER_OP_ATTN_PAGED)
-        attention(&m, r.a, r.b, r.d, r.f, r.g, r.mode);
+        attention(&m, r.a, r.b, r.d, r.f, r.g, r.mode, r.rows);
     else
         wide_row(&m, r.a, r.b);
     return m.status == INFER_OK ? 1 : -1;

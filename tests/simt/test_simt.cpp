@@ -153,13 +153,13 @@ int is_attention(infer_op_id op)
     return op == INFER_OP_ATTN_PAGED || op == INFER_OP_MLA_PAGED || op == INFER_OP_ATTN_DENSE;
 }
 
-int few_taken; /* runs of the kernels for few rows */
+int few_taken, many_taken; /* runs of the kernels for few and many rows */
 
 /* All ways to cut a case, of a large one some. Ways that must not show are compared to the byte. */
 int run_all(const infer_op_case *c, int large)
 {
     infer_op_id op = c->desc.op;
-    lower_how how = {1, 0, 0, 16, 0, 8, 128, 0};
+    lower_how how = {1, 0, 0, 16, 0, 8, 128, 0, 0};
     image same = image();
     int taken = 0;
     char name[60];
@@ -214,6 +214,22 @@ int run_all(const infer_op_case *c, int large)
                     if (run_case(c, &how, name, &c->tol, &same) > 0)
                         few_taken++;
                 }
+            drop(&same);
+        }
+        infer_case_tol tol = c->tol;
+        if (tol.rel < 1e-3) { /* queries and shares are rounded to what the cache is in */
+            tol.rel = c->tensors[1].format == INFER_FMT_BF16 ? 4e-3 : 1e-3;
+            tol.abs = 5 * tol.rel;
+            tol.nrms = tol.rel;
+        }
+        how.few = 1;
+        for (how.many = 1; how.many < 8; how.many += 4) { /* who makes a tile must not either */
+            same = image();
+            for (how.parts = 1; how.parts < 8; how.parts += 3) {
+                snprintf(name, sizeof name, "many %d blocks %d", how.many, how.parts);
+                if (run_case(c, &how, name, &tol, &same) > 0)
+                    many_taken++;
+            }
             drop(&same);
         }
         return taken;
@@ -286,7 +302,7 @@ int main(int argc, char **argv)
         packs |= !strcmp(argv[a], "pack");
     failures += packs ? pack_checks(&passes) : 0;
     if (few_taken)
-        printf("attention of few rows: %d runs\n", few_taken);
+        printf("attention of few rows: %d runs, of many: %d\n", few_taken, many_taken);
     printf("wave %d: %d results right, %d wrong\n", SIMT_WAVE, passes, failures);
     return failures != 0;
 }

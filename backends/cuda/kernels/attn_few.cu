@@ -13,7 +13,7 @@
  *   scratch  p.parts (spans of a row at most, 1 without scratch): rows * heads * parts * LP_ATTN_PART(D) floats at
  *            part_off. The block that ends a row's last span joins them.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "async.cuh"
+#include "attn.cuh"
 
 #if defined(ASYNC) && WAVE == 32
 
@@ -29,17 +29,11 @@
 #ifndef FEW_JOIN
 #define FEW_JOIN 8 /* spans read at a time */
 #endif
-#if defined(SIMT_H)
-#define NO_UNROLL
-#else
-#define NO_UNROLL _Pragma("unroll 1")
-#endif
 #define TURN   16
 #define WAVES  4
 #define ROUND  (TURN * WAVES)
 #define EDGE   4 /* queries of a fragment */
 #define STAGES LP_FEW_STAGES
-#define LOG2E  1.4426950408889634f
 
 /* Spans that are done, of each (row, set of heads). All 0 between launches; an opened device runs one after the other.
  */
@@ -52,23 +46,6 @@ __device__ uint32_t few_done[LP_FEW_PAIRS];
 #define publish() __threadfence()
 #define ld_new(p) __ldcg(p)
 #endif
-
-DEV float two_to(float v)
-{
-#if defined(SIMT_H)
-    return exp2f(v);
-#else
-    float r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
-    return r;
-#endif
-}
-
-/* What sums relative to m count relative to top, a maximum; nothing where there was no key. */
-DEV float part_factor(float m, float top)
-{
-    return m == -INFINITY ? 0.0f : two_to(m - top);
-}
 
 /* A sequence in shared memory. */
 struct few_seq {
@@ -197,20 +174,6 @@ DEV void ahead_enter(few_ahead &h, const few_all &a, const lp_attn &p, const uch
 
 #define PITCH(D) LP_FEW_PITCH(D)
 #define SLOT(D)  (2 * TURN * PITCH(D)) /* TURN keys, then as many values */
-
-/* 16 bytes into shared memory in the background, or as many zeros. */
-DEV void copy_16_or_0(void *shared, const void *global, bool there)
-{
-#if defined(SIMT_H)
-    memset(shared, 0, 16);
-    if (there)
-        memcpy(shared, global, 16);
-#else
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(shared_at(shared)), "l"(global),
-                 "r"(there ? 16 : 0)
-                 : "memory");
-#endif
-}
 
 /* 16 vectors, `there` of them; the rest zeros, so that what nobody wrote does no harm. */
 template <int D> DEV void bring_plane(uchar *to, const uchar *from, int64_t step, int there)
@@ -413,17 +376,6 @@ DEV void q_of(uint32_t (*to)[D / 16][2], const uchar *q, const lp_attn &p, const
     }
 }
 
-/* The last factor of a row, the sink's share in it; 0: nothing was seen. most counts powers of two. */
-DEV float last_of(const lp_attn &p, const uchar *sinks, int head, float most, float total)
-{
-    if (!(total > 0 || isnan(total)))
-        return 0;
-    if (!p.sinks.fmt)
-        return 1.0f / total;
-    float sink = ld(sinks + p.sinks.off, p.sinks.fmt, head) * LOG2E, m = fmaxf(most, sink), keep = two_to(most - m);
-    return keep / (total * keep + two_to(sink - m));
-}
-
 /* Joins a span (m, s) to what came before: the factors of both. */
 DEV void join_span(float &most, float &total, float m, float s, float &was, float &is)
 {
@@ -437,11 +389,6 @@ DEV void join_span(float &most, float &total, float m, float s, float &was, floa
 DEV float *part_at(uchar *scratch, const lp_attn &p, int row, int head)
 {
     return (float *)(scratch + p.part_off) + ((int64_t)row * p.heads + head) * p.parts * LP_ATTN_PART(p.y.width);
-}
-
-DEV uchar *y_at(uchar *y, const lp_attn &p, int row, int head)
-{
-    return y + p.y.off + row * p.y.s0 + head * p.y.s1;
 }
 
 /* The results of all spans, in their order: a wave a row, several spans on their way together. */
@@ -499,6 +446,8 @@ DEV void plan(few_all &a, few_seq *seq, const lp_attn &p, const int *q_start, co
             x.len = lens[s];
             x.rows = stop - x.start;
             there = (stop < rows ? stop : rows) - x.start;
+            if (p.many && x.rows >= p.many)
+                there = 0;                                                         /* attn_many.cu's */
             x.end = there < 1 ? 0 : (there + a.rows_at_once - 1) / a.rows_at_once; /* made into pieces below */
             c = cut_of(p, x.len, x.rows);
             keys += (float)x.end * (float)((int64_t)c.count << c.log);

@@ -190,8 +190,17 @@ DEV float wg_element(const uchar *place, int fmt, int row, int k)
     memcpy(&h, e, 2);
     return fmt == INFER_FMT_F16 ? half_to_float(h) : bf16_to_float(h);
 }
+template <int PANEL> DEV wg_place wg_turned_at(const void *p)
+{
+    return (const uchar *)p;
+}
 #else
 typedef uint64_t wg_place;
+template <int PANEL> DEV wg_place wg_turned_at(const void *p)
+{
+    return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)(PANEL >> 4) << 16 |
+           (shared_at(p) & 0x3FFFFu) >> 4;
+}
 DEV wg_place wg_at(const void *p)
 {
     return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 16 | (shared_at(p) & 0x3FFFFu) >> 4;
@@ -203,7 +212,9 @@ DEV wg_place wg_next(wg_place p, int slices)
 #endif
 
 /* wgmma_shared<N, FMT>(d, a, b, more): D = A B^T + (more ? D : 0), K 16 elements, of F8_E4M3 32.
- * wgmma_regs<N>(d, a, b, more): the same in F16 with A's fragment in registers. */
+ * wgmma_regs<N>(d, a, b, more): the same in F16 with A's fragment in registers.
+ * wgmma_turned<N, FMT, PANEL>(d, a, b, more): D = A B + ..., A in registers; B has its 16 rows of K as lines of 64
+ * columns, the next 64 PANEL bytes on; b is of wg_turned_at<PANEL>, at a multiple of 8 lines. */
 #if defined(SIMT_H)
 template <int N, int FMT> DEV void wgmma_shared(float *d, wg_place a, wg_place b, int more)
 {
@@ -228,6 +239,23 @@ template <int N> DEV void wgmma_regs(float *d, const uint32_t a[4], wg_place b, 
             uint32_t v;
             memcpy(&v, all + 64 * (row % 8 * 4 + k % 8 / 2) + 4 * (row / 8 + k / 8 * 2), 4);
             s = fmaf(half_to_float((uint16_t)(v >> k % 2 * 16)), wg_element(b, INFER_FMT_F16, col, k), s);
+        }
+        d[i] = s;
+    }
+}
+template <int N, int FMT, int PANEL> DEV void wgmma_turned(float *d, const uint32_t a[4], wg_place b, int more)
+{
+    const unsigned char *all = simt::exchange(a, 16, __LINE__);
+    int l = thread_id() % 32;
+    for (int i = 0; i < WG_SUMS(N); i++) {
+        int row = l / 4 + i % 4 / 2 * 8, col = i / 4 * 8 + l % 4 * 2 + i % 2;
+        float s = more ? d[i] : 0;
+        for (int k = 0; k < 16; k++) {
+            uint32_t v;
+            memcpy(&v, all + 64 * (row % 8 * 4 + k % 8 / 2) + 4 * (row / 8 + k / 8 * 2), 4);
+            uint16_t h = (uint16_t)(v >> k % 2 * 16);
+            s = fmaf(FMT == INFER_FMT_F16 ? half_to_float(h) : bf16_to_float(h),
+                     wg_element(b + col / 64 * PANEL, FMT, k, col % 64), s);
         }
         d[i] = s;
     }
@@ -286,6 +314,21 @@ template <int N> struct wg_asm;
                          : WG_O##SUMS(d, 0)                                                                            \
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));                             \
         }                                                                                                              \
+        template <int FMT> DEV void turned(float *d, const uint32_t *a, uint64_t b, int more)                          \
+        {                                                                                                              \
+            if (FMT == INFER_FMT_F16)                                                                                  \
+                asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #F ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N      \
+                             "k16.f32.f16.f16 {" WG_L##SUMS "}, {%" #A ",%" #B ",%" #C ",%" #D "}, %" #E               \
+                                                            ", p, 1, 1, 1;\n}\n"                                       \
+                             : WG_O##SUMS(d, 0)                                                                        \
+                             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));                         \
+            else                                                                                                       \
+                asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #F ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N      \
+                             "k16.f32.bf16.bf16 {" WG_L##SUMS "}, {%" #A ",%" #B ",%" #C ",%" #D "}, %" #E             \
+                                                              ", p, 1, 1, 1;\n}\n"                                     \
+                             : WG_O##SUMS(d, 0)                                                                        \
+                             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));                         \
+        }                                                                                                              \
     };
 WG_SIZE(16, 8, 8, 9, 10, 11, 12, 13)
 WG_SIZE(32, 16, 16, 17, 18, 19, 20, 21)
@@ -301,6 +344,11 @@ template <int N, int FMT> DEV void wgmma_shared(float *d, wg_place a, wg_place b
 template <int N> DEV void wgmma_regs(float *d, const uint32_t a[4], wg_place b, int more)
 {
     wg_asm<N>::regs(d, a, b, more);
+}
+
+template <int N, int FMT, int PANEL> DEV void wgmma_turned(float *d, const uint32_t a[4], wg_place b, int more)
+{
+    wg_asm<N>::template turned<FMT>(d, a, b, more);
 }
 #endif
 

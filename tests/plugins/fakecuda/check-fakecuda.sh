@@ -37,6 +37,7 @@ try "one device" 0 'level T6' devices=1 '--case t[05].*'
 try "no way between devices" 0 'level T6' peer=0 '--case t5.*'
 try "the second device" 0 'level T6' '' '--device cuda1 --case t[0456].*'
 try "weights as they come" 0 'level T6' '' '--set packed=0 --case t[12].*'
+try "prompts by a kernel of their own" 0 'level T3' '' '--set attn_many=1 --max-tier T3 --case t[13].*'
 try "no code for the device" 0 'level T6' image=0 ''
 
 try "old driver" 3 'speaks CUDA 11.8: 12.0 or newer' version=11080 ''
