@@ -53,3 +53,9 @@ void infer_kv_layout_plane(const infer_kv_layout *l, uint32_t layer, uint32_t pl
     *offset = (layer - l->spec.layer_first) * l->layer_bytes + l->plane_offset[plane];
     *bytes = l->plane_bytes[plane];
 }
+
+uint64_t infer_kv_group_serves(const infer_kv_spec *spec, uint64_t n)
+{
+    return spec->kind == INFER_GROUP_FULL || spec->kind == INFER_GROUP_LATENT || spec->kind == INFER_GROUP_WINDOW ? n
+                                                                                                                  : 0;
+}

@@ -23,6 +23,12 @@ uint32_t infer_kv_pool_total(const infer_kv_pool *p);
 uint32_t infer_kv_pool_free(const infer_kv_pool *p);
 /* References to a block (0: free). */
 uint32_t infer_kv_pool_refs(const infer_kv_pool *p, int32_t block);
+/* For the prefix tree: takes a reference of its own to a block in use, at most one to each, and gives it back. Idle
+ * blocks are those that nobody else holds. */
+void infer_kv_pool_keep(infer_kv_pool *p, int32_t block);
+void infer_kv_pool_unkeep(infer_kv_pool *p, int32_t block);
+int infer_kv_pool_is_kept(const infer_kv_pool *p, int32_t block);
+uint32_t infer_kv_pool_idle(const infer_kv_pool *p);
 
 /* One sequence's pages: token t lies in blocks[t / block_size]. */
 typedef struct infer_kv_seq {
@@ -50,6 +56,11 @@ infer_status infer_kv_seq_grow(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_mor
 void infer_kv_seq_truncate(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_tokens);
 /* Makes `child` (initialised, empty) share all of `parent`'s blocks. INFER_E_INVALID: it is not empty, or too short. */
 infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, infer_kv_seq *child);
+/* Appends a block in use, the first n_tokens of whose tokens become the sequence's; it must end on a block's edge. 0:
+ * its table is full, or its max_tokens too few, and nothing changed. */
+int infer_kv_seq_share(infer_kv_pool *p, infer_kv_seq *s, int32_t block, uint32_t n_tokens);
+/* Puts another block in use, which holds the same, in place of block i. */
+void infer_kv_seq_swap(infer_kv_pool *p, infer_kv_seq *s, uint32_t i, int32_t block);
 /* The cache slot of token t: block * block_size + offset. */
 int32_t infer_kv_seq_slot(const infer_kv_pool *p, const infer_kv_seq *s, uint64_t t);
 
@@ -71,6 +82,10 @@ infer_status infer_kv_block_bytes(const infer_kv_spec *spec, uint32_t block_size
 /* block_bytes: of a block of each plane, as the device's kv_query has it; NULL: the canonical layout's. */
 infer_status infer_kv_layout_make(const infer_kv_spec *spec, uint32_t block_size, uint64_t n_blocks, uint32_t align,
                                   const uint64_t block_bytes[4], infer_kv_layout *out);
+/* The longest beginning of n computed tokens that a sequence can go on from, where all blocks of those tokens are kept.
+ * Full, latent and window groups: all n (a window's rows are among the blocks kept). Recurrent: 0, as its state after
+ * those tokens is kept nowhere. Encoder: 0, as its rows are of another input than the tokens. */
+uint64_t infer_kv_group_serves(const infer_kv_spec *spec, uint64_t n);
 /* Offset and size of a plane of a layer (absolute layer number, within spec's range). */
 void infer_kv_layout_plane(const infer_kv_layout *l, uint32_t layer, uint32_t plane, uint64_t *offset, uint64_t *bytes);
 

@@ -11,6 +11,8 @@ struct infer_kv_pool {
     uint32_t n_free;
     int32_t *free_list; /* a stack: the most recently freed block is reused first, its memory is warm */
     uint32_t *refs;
+    uint8_t *kept;   /* one of the references is the prefix tree's */
+    uint32_t n_idle; /* kept, with no other reference */
 };
 
 infer_status infer_kv_pool_create(uint32_t n_blocks, uint32_t block_size, infer_kv_pool **out, infer_error *err)
@@ -25,7 +27,8 @@ infer_status infer_kv_pool_create(uint32_t n_blocks, uint32_t block_size, infer_
     p->block_size = block_size;
     p->free_list = infer_calloc(n_blocks, sizeof *p->free_list);
     p->refs = infer_calloc(n_blocks, sizeof *p->refs);
-    if (!p->free_list || !p->refs)
+    p->kept = infer_calloc(n_blocks, 1);
+    if (!p->free_list || !p->refs || !p->kept)
         goto no_memory;
     for (uint32_t i = 0; i < n_blocks; i++)
         p->free_list[i] = (int32_t)(n_blocks - 1 - i);
@@ -43,6 +46,7 @@ void infer_kv_pool_destroy(infer_kv_pool *p)
         return;
     infer_free(p->free_list);
     infer_free(p->refs);
+    infer_free(p->kept);
     infer_free(p);
 }
 
@@ -77,6 +81,37 @@ static void drop(infer_kv_pool *p, int32_t b)
 {
     if (--p->refs[b] == 0)
         p->free_list[p->n_free++] = b;
+    else
+        p->n_idle += p->kept[b] && p->refs[b] == 1;
+}
+
+static void share(infer_kv_pool *p, int32_t b)
+{
+    p->n_idle -= p->kept[b] && p->refs[b] == 1;
+    p->refs[b]++;
+}
+
+void infer_kv_pool_keep(infer_kv_pool *p, int32_t block)
+{
+    p->refs[block]++;
+    p->kept[block] = 1;
+}
+
+void infer_kv_pool_unkeep(infer_kv_pool *p, int32_t block)
+{
+    p->n_idle -= p->refs[block] == 1;
+    p->kept[block] = 0;
+    drop(p, block);
+}
+
+int infer_kv_pool_is_kept(const infer_kv_pool *p, int32_t block)
+{
+    return block >= 0 && (uint32_t)block < p->n_blocks && p->kept[block];
+}
+
+uint32_t infer_kv_pool_idle(const infer_kv_pool *p)
+{
+    return p->n_idle;
 }
 
 infer_status infer_kv_seq_init(const infer_kv_pool *p, infer_kv_seq *s, uint64_t max_tokens, infer_error *err)
@@ -156,11 +191,28 @@ infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, inf
         return INFER_E_INVALID;
     for (uint32_t i = 0; i < parent->n_blocks; i++) {
         child->blocks[i] = parent->blocks[i];
-        p->refs[parent->blocks[i]]++;
+        share(p, parent->blocks[i]);
     }
     child->n_blocks = parent->n_blocks;
     child->n_tokens = parent->n_tokens;
     return INFER_OK;
+}
+
+int infer_kv_seq_share(infer_kv_pool *p, infer_kv_seq *s, int32_t block, uint32_t n_tokens)
+{
+    if (s->n_tokens % p->block_size || n_tokens > p->block_size || n_tokens > s->max_tokens - s->n_tokens)
+        return 0;
+    share(p, block);
+    s->blocks[s->n_blocks++] = block;
+    s->n_tokens += n_tokens;
+    return 1;
+}
+
+void infer_kv_seq_swap(infer_kv_pool *p, infer_kv_seq *s, uint32_t i, int32_t block)
+{
+    share(p, block);
+    drop(p, s->blocks[i]);
+    s->blocks[i] = block;
 }
 
 int32_t infer_kv_seq_slot(const infer_kv_pool *p, const infer_kv_seq *s, uint64_t t)
