@@ -32,8 +32,8 @@ struct infer_runner {
     infer_step_image image;
     int32_t *ids, *top_ids;
     float *logprobs, *top_logprobs, *logits, *hidden;
-    infer_copy_region *regions; /* one a cached layer and plane, for copy-on-write */
-    uint32_t max_regions;
+    infer_copy_region *regions; /* one a cached layer and plane, for copy-on-write; max_regions for each device, */
+    uint32_t max_regions;       /* whose threads fill them at the same time */
     const infer_step_extra *extra;
     uint64_t step_no, busy_ns;
     _Atomic uint64_t copy_bytes;
@@ -140,6 +140,7 @@ static infer_status copy_blocks(infer_runner *r, infer_hal_dev *d, int32_t dev)
     if (!l->spec.n_layers)
         return INFER_OK;
     infer_copy_end end = {r->kv[dev].h, NULL};
+    infer_copy_region *regions = r->regions + (size_t)dev * r->max_regions;
     for (uint32_t i = 0; i < r->extra->n_copies; i++) {
         uint32_t n = 0;
         for (uint32_t layer = 0; layer < l->spec.n_layers; layer++) {
@@ -147,13 +148,13 @@ static infer_status copy_blocks(infer_runner *r, infer_hal_dev *d, int32_t dev)
                 uint64_t at, bytes;
                 infer_kv_layout_plane(l, layer, plane, &at, &bytes);
                 uint64_t block = bytes / l->n_blocks;
-                r->regions[n++] = (infer_copy_region){.src_offset = at + block * (uint64_t)r->extra->copies[i].src,
-                                                      .dst_offset = at + block * (uint64_t)r->extra->copies[i].dst,
-                                                      .bytes = block,
-                                                      .rows = 1};
+                regions[n++] = (infer_copy_region){.src_offset = at + block * (uint64_t)r->extra->copies[i].src,
+                                                   .dst_offset = at + block * (uint64_t)r->extra->copies[i].dst,
+                                                   .bytes = block,
+                                                   .rows = 1};
             }
         }
-        INFER_TRY(infer_hal_copy(d, &end, &end, r->regions, n));
+        INFER_TRY(infer_hal_copy(d, &end, &end, regions, n));
     }
     return INFER_OK;
 }
@@ -381,9 +382,9 @@ static infer_status alloc_host(infer_runner *r, infer_error *err)
     r->logits = infer_malloc(m * p->file->hp.n_vocab * sizeof *r->logits);
     r->hidden = infer_malloc(m * p->file->hp.n_embd * sizeof *r->hidden);
     for (uint32_t i = 0; i < p->n_devs; i++)
-        if (p->devs[i].kv.spec.n_layers * 2 > r->max_regions)
-            r->max_regions = p->devs[i].kv.spec.n_layers * 2;
-    r->regions = infer_calloc(r->max_regions, sizeof *r->regions);
+        if (p->devs[i].kv.spec.n_layers * p->devs[i].kv.spec.n_planes > r->max_regions)
+            r->max_regions = p->devs[i].kv.spec.n_layers * p->devs[i].kv.spec.n_planes;
+    r->regions = infer_calloc((size_t)p->n_devs * r->max_regions, sizeof *r->regions);
     r->parts = infer_calloc(p->compiled.n_parts, sizeof *r->parts);
     if (!r->image_bytes || !r->stage || !r->ids || !r->logprobs || !r->top_ids || !r->top_logprobs || !r->logits ||
         !r->hidden || !r->regions || !r->parts)
