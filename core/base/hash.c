@@ -21,6 +21,47 @@ uint64_t infer_hash_bytes(const void *p, size_t n, uint64_t seed)
     return infer_hash_u64(h);
 }
 
+static uint64_t rotate(uint64_t x, int n)
+{
+    return x << n | x >> (64 - n);
+}
+
+static void sip_rounds(uint64_t v[4], int n)
+{
+    while (n--) {
+        v[0] += v[1], v[2] += v[3];
+        v[1] = rotate(v[1], 13) ^ v[0], v[3] = rotate(v[3], 16) ^ v[2];
+        v[0] = rotate(v[0], 32);
+        v[2] += v[1], v[0] += v[3];
+        v[1] = rotate(v[1], 17) ^ v[2], v[3] = rotate(v[3], 21) ^ v[0];
+        v[2] = rotate(v[2], 32);
+    }
+}
+
+void infer_hash_secret(const void *p, size_t n, const uint64_t secret[2], uint64_t out[2])
+{
+    const uint8_t *b = p;
+    uint64_t v[4] = {secret[0] ^ 0x736F6D6570736575u, secret[1] ^ 0x646F72616E646F6Du ^ 0xEE,
+                     secret[0] ^ 0x6C7967656E657261u, secret[1] ^ 0x7465646279746573u};
+    for (size_t i = 0;; i += 8) {
+        const size_t k = n - i < 8 ? n - i : 8;
+        uint64_t m = k < 8 ? (uint64_t)n << 56 : 0;
+        for (size_t j = 0; j < k; j++)
+            m |= (uint64_t)b[i + j] << 8 * j;
+        v[3] ^= m;
+        sip_rounds(v, 2);
+        v[0] ^= m;
+        if (k < 8)
+            break;
+    }
+    v[2] ^= 0xEE;
+    sip_rounds(v, 4);
+    out[0] = v[0] ^ v[1] ^ v[2] ^ v[3];
+    v[1] ^= 0xDD;
+    sip_rounds(v, 4);
+    out[1] = v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
 static size_t find_slot(const infer_strmap *m, infer_str key)
 {
     size_t i = (size_t)infer_hash_bytes(key.p, key.n, 0) & (m->cap - 1);

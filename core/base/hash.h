@@ -11,6 +11,8 @@
 
 /* 64-bit FNV-1a with a final mix; not for adversarial keys. */
 uint64_t infer_hash_bytes(const void *p, size_t n, uint64_t seed);
+/* SipHash-2-4 of 128 bits (Aumasson and Bernstein, 2012): who does not know the secret cannot find two that collide. */
+void infer_hash_secret(const void *p, size_t n, const uint64_t secret[2], uint64_t out[2]);
 /* A good mix of one 64-bit value (the finaliser of splitmix64, Steele et al. 2014). */
 uint64_t infer_hash_u64(uint64_t x);
 

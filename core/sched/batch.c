@@ -19,6 +19,17 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
         s->max_tokens = o->max_step_tokens;
     s->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : s->max_tokens;
     INFER_TRY(infer_kv_pool_create(p->n_blocks, p->block_size, &s->pool, err));
+    s->most_reused = o->no_prefix_cache ? 0 : UINT64_MAX;
+    for (uint32_t i = 0; i < p->n_devs; i++)
+        if (p->devs[i].kv.spec.n_layers)
+            s->most_reused = infer_kv_group_serves(&p->devs[i].kv.spec, s->most_reused);
+    /* With 12 d^2 weights a layer a token's attention costs as much as the rest at position 6 d: see prefix.h. */
+    infer_status st =
+        s->most_reused ? infer_prefix_create(s->pool, 6ull * p->file->hp.n_embd, &s->prefix, err) : INFER_OK;
+    if (st != INFER_OK) {
+        infer_sched_destroy(s);
+        return st;
+    }
     s->running = infer_calloc(s->max_running, sizeof *s->running);
     s->order = infer_calloc(s->max_running, sizeof *s->order);
     s->batch = infer_calloc(s->max_running, sizeof *s->batch);
@@ -34,6 +45,7 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
 
 void infer_sched_destroy(infer_sched *s)
 {
+    infer_prefix_destroy(s->prefix);
     infer_kv_pool_destroy(s->pool);
     infer_free(s->running);
     infer_free(s->order);
@@ -54,6 +66,22 @@ void infer_sched_enqueue(infer_sched *s, infer_req *r, int front)
     s->n_waiting++;
 }
 
+uint32_t infer_sched_free_blocks(const infer_sched *s)
+{
+    return infer_kv_pool_free(s->pool) + infer_kv_pool_idle(s->pool);
+}
+
+/* The blocks go back. After a step that failed the sequence is longer than what is computed, and what lies in it is
+ * unknown: a copy that it began with may not have been made. */
+static void let_go(infer_sched *s, infer_req *r)
+{
+    if (s->prefix && r->seq.n_tokens == r->n_computed)
+        infer_prefix_insert(s->prefix, &r->key, r->tokens, r->n_computed, &r->seq, &r->n_known, 1);
+    infer_kv_seq_truncate(s->pool, &r->seq, 0);
+    r->n_computed = 0;
+    r->n_known = 0;
+}
+
 /* Out of the running set; its blocks go back. */
 static void stop_running(infer_sched *s, infer_req *r)
 {
@@ -66,8 +94,7 @@ static void stop_running(infer_sched *s, infer_req *r)
     s->n_running--;
     s->slot_used[r->slot] = 0;
     r->slot = -1;
-    infer_kv_seq_truncate(s->pool, &r->seq, 0);
-    r->n_computed = 0;
+    let_go(s, r);
 }
 
 void infer_sched_remove(infer_sched *s, infer_req *r)
@@ -119,7 +146,7 @@ static int preempt(infer_sched *s, const infer_req *keep)
 /* Tokens that fit without another block of the pool, and with all that are free. */
 static uint64_t room_of(const infer_sched *s, const infer_req *r)
 {
-    uint64_t n = infer_kv_pool_block_size(s->pool), free = infer_kv_pool_free(s->pool);
+    uint64_t n = infer_kv_pool_block_size(s->pool), free = infer_sched_free_blocks(s);
     uint64_t slack = r->seq.n_blocks * n - r->seq.n_tokens;
     if (slack && infer_kv_seq_need(s->pool, &r->seq, 1)) /* its last block is to be copied first */
         return free ? slack + (free - 1) * n : 0;
@@ -129,7 +156,7 @@ static uint64_t room_of(const infer_sched *s, const infer_req *r)
 /* Room for n more tokens, or as many as there is room for; preempts others while that helps. */
 static uint32_t make_room(infer_sched *s, infer_req *r, uint32_t n)
 {
-    while (infer_kv_seq_need(s->pool, &r->seq, n) > infer_kv_pool_free(s->pool)) {
+    while (infer_kv_seq_need(s->pool, &r->seq, n) > infer_sched_free_blocks(s)) {
         if (preempt(s, r))
             continue;
         uint64_t room = room_of(s, r);
@@ -179,6 +206,8 @@ static int wants_row(const infer_req *r, uint64_t t)
 static void put_rows(infer_sched *s, infer_step_image *im, infer_req *r, uint32_t n)
 {
     uint32_t n_copy = 0, seq = im->n_seqs++;
+    if (s->prefix)
+        infer_prefix_reclaim(s->prefix, infer_kv_seq_need(s->pool, &r->seq, n));
     infer_kv_seq_grow(s->pool, &r->seq, n, &s->copies[s->n_copies], &n_copy);
     s->n_copies += n_copy;
     im->q_start[seq] = (int32_t)im->n_tokens;
@@ -233,16 +262,46 @@ static uint32_t chunk_of(const infer_sched *s, const infer_step_image *im, const
     return (uint32_t)n;
 }
 
+/* A starting request takes what the prefix cache has of its tokens. The last one is always computed, for its logits,
+ * and so is whatever the caller waits for rows of. */
+static void take_known(infer_sched *s, infer_req *r)
+{
+    const uint32_t size = infer_kv_pool_block_size(s->pool);
+    uint64_t most = r->n_tokens - 1;
+    if (r->on_row && r->n_rows_given < r->n_prompt && r->n_rows_given < most)
+        most = r->n_rows_given;
+    if (most > s->most_reused)
+        most = s->most_reused;
+    if (s->prefix)
+        infer_prefix_match(s->prefix, &r->key, r->tokens, most, &r->seq);
+    /* A last block that is shared is to be copied: without a block for it the request does without, for when it is
+     * alone it must start. */
+    if (r->seq.n_tokens % size && !infer_sched_free_blocks(s))
+        infer_kv_seq_truncate(s->pool, &r->seq, r->seq.n_tokens / size * size);
+    r->n_computed = r->seq.n_tokens;
+    r->n_known = (uint32_t)(r->n_computed / size);
+}
+
+/* What take_known took goes back as it was. */
+static int not_yet(infer_sched *s, infer_req *r)
+{
+    infer_kv_seq_truncate(s->pool, &r->seq, 0);
+    r->n_computed = 0;
+    r->n_known = 0;
+    return 0;
+}
+
 static int admit(infer_sched *s, infer_step_image *im, infer_req *r, uint64_t now)
 {
+    take_known(s, r);
     uint32_t n = chunk_of(s, im, r);
     if (!n)
-        return 0;
+        return not_yet(s, r);
     /* A request starts when its whole known text and a token fit, so that it is not preempted at once; alone it always
      * starts. */
     uint64_t text = r->n_tokens < r->cap_tokens ? r->n_tokens + 1 : r->n_tokens;
-    if (s->n_running && infer_kv_seq_need(s->pool, &r->seq, text) > infer_kv_pool_free(s->pool))
-        return 0;
+    if (s->n_running && infer_kv_seq_need(s->pool, &r->seq, text - r->n_computed) > infer_sched_free_blocks(s))
+        return not_yet(s, r);
     uint64_t room = room_of(s, r);
     if (n > room)
         n = (uint32_t)room;
@@ -255,8 +314,12 @@ static int admit(infer_sched *s, infer_step_image *im, infer_req *r, uint64_t no
     s->n_waiting--;
     r->next = NULL;
     s->running[s->n_running++] = r;
-    if (!r->t_first_run)
+    if (!r->t_first_run) {
         r->t_first_run = now;
+        r->n_cached = r->n_computed;
+        s->prefix_queries += s->prefix ? r->n_prompt : 0;
+        s->prefix_hits += r->n_cached;
+    }
     if (r->counts)
         infer_req_count(r, s->n_vocab);
     put_rows(s, im, r, n);
@@ -294,4 +357,11 @@ uint32_t infer_sched_build(infer_sched *s, infer_step_image *im, uint64_t now)
         if (!admit(s, im, s->waiting, now))
             break;
     return im->n_tokens;
+}
+
+void infer_sched_advance(infer_sched *s, infer_req *r)
+{
+    r->n_computed += r->step_rows;
+    if (s->prefix && r->n_computed / infer_kv_pool_block_size(s->pool) > r->n_known)
+        infer_prefix_insert(s->prefix, &r->key, r->tokens, r->n_computed, &r->seq, &r->n_known, 0);
 }

@@ -1,11 +1,14 @@
 /* The engine object: the step loop, and the API around it. SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/hash.h"
 #include "sched/events.h"
 #include "sched/private.h"
 
@@ -16,6 +19,7 @@ struct infer_engine {
     infer_sched sched;
     infer_events events;
     uint32_t n_vocab, n_embd, max_queue;
+    uint64_t secret[2]; /* of the salts' hashes */
     infer_logprob top[INFER_MAX_TOP];
     pthread_t thread;
     int started;
@@ -41,10 +45,14 @@ static void note_state(infer_engine *e)
     st->n_running = s->n_running;
     st->n_waiting = s->n_waiting;
     st->preemptions = s->preemptions;
-    st->blocks_used = infer_kv_pool_total(s->pool) - infer_kv_pool_free(s->pool);
-    st->kv_tokens_used = 0;
+    st->prefix_queries = s->prefix_queries;
+    st->prefix_hits = s->prefix_hits;
+    st->blocks_used = infer_kv_pool_total(s->pool) - infer_sched_free_blocks(s);
+    st->blocks_cached = infer_kv_pool_idle(s->pool);
+    /* Blocks may be shared: what is not filled, at the end of each sequence, is not. */
+    st->kv_tokens_used = st->blocks_used * st->block_size;
     for (uint32_t i = 0; i < s->n_running; i++)
-        st->kv_tokens_used += s->running[i]->seq.n_tokens;
+        st->kv_tokens_used -= (uint64_t)s->running[i]->seq.n_blocks * st->block_size - s->running[i]->seq.n_tokens;
 }
 
 /* Ends a request that the scheduler knows: its blocks go back, its held text leaves with the last event. */
@@ -69,6 +77,7 @@ static void finish(infer_engine *e, infer_req *r, uint32_t how, infer_status s, 
                       .n_text = n,
                       .error = error,
                       .n_prompt = r->n_prompt,
+                      .n_cached = r->n_cached,
                       .n_generated = r->n_tokens - r->n_prompt,
                       .t_submit = r->t_submit,
                       .t_first_run = r->t_first_run,
@@ -203,7 +212,7 @@ static void after_step(infer_engine *e, const infer_step_result *res, uint64_t s
     for (uint32_t i = 0; i < s->n_batch; i++) {
         infer_req *r = s->batch[i];
         outcome o = {0};
-        r->n_computed += r->step_rows;
+        infer_sched_advance(s, r);
         if (r->on_row)
             give_rows(e, r, res);
         if (r->step_samples)
@@ -347,6 +356,10 @@ infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt
         infer_error_set(err, s, "%s", why.text);
         goto fail;
     }
+    if (getrandom(e->secret, sizeof e->secret, 0) != sizeof e->secret) {
+        s = infer_error_set(err, INFER_E_INTERNAL, "engine: the system gives no random bytes");
+        goto fail;
+    }
     if (!(e->cancels = infer_calloc(e->cap_cancels, sizeof *e->cancels))) {
         s = infer_error_set(err, INFER_E_NO_MEMORY, "engine: no host memory");
         goto fail;
@@ -392,10 +405,26 @@ void infer_engine_destroy(infer_engine *e)
     infer_free(e);
 }
 
+/* Who shares prefixes with whom: equal adapters and salts. All zero: neither. */
+static infer_prefix_key key_of(const infer_engine *e, const infer_request *req)
+{
+    infer_prefix_key key = {{0}};
+    const int has_salt = req->struct_size >= offsetof(infer_request, cache_salt) + sizeof req->cache_salt;
+    const char *salt = has_salt && req->cache_salt ? req->cache_salt : "";
+    if (*salt)
+        infer_hash_secret(salt, strlen(salt), e->secret, key.w);
+    if (req->adapter) {
+        const uint64_t both[] = {key.w[0], key.w[1], req->adapter};
+        infer_hash_secret(both, sizeof both, e->secret, key.w);
+    }
+    return key;
+}
+
 infer_status infer_engine_submit(infer_engine *e, const infer_request *req, uint64_t *id, infer_error *err)
 {
     infer_req *r;
     INFER_TRY(infer_req_create(req, e->tok, e->n_vocab, e->n_embd, infer_engine_ctx_size(e), &r, err));
+    r->key = key_of(e, req);
     infer_status s = infer_kv_seq_init(e->sched.pool, &r->seq, r->cap_tokens, err);
     if (s != INFER_OK)
         goto fail;

@@ -8,7 +8,7 @@
 
 #include <infer/engine.h>
 
-#include "kv/kv.h"
+#include "kv/prefix.h"
 #include "model/private.h"
 
 /* ---- Runner: one step on the plan's devices ------------------------------------------------------------------ */
@@ -75,7 +75,10 @@ typedef struct infer_req {
     uint64_t min_tokens;
     uint64_t n_rows_given; /* prompt positions whose rows the caller has, or the sum */
     infer_kv_seq seq;
-    int32_t slot; /* among the running ones: its row of the sampling counts; -1: not running */
+    infer_prefix_key key; /* what it shares prefixes under */
+    uint32_t n_known;     /* leading blocks of seq that are the prefix cache's */
+    uint64_t n_cached;    /* prompt tokens that the prefix cache had when it first started */
+    int32_t slot;         /* among the running ones: its row of the sampling counts; -1: not running */
     infer_sampling sampling;
     infer_sample_bias *bias; /* sampling.n_bias, owned */
     uint16_t *counts;        /* n_vocab, owned; NULL: no penalties */
@@ -119,7 +122,9 @@ void infer_req_count(infer_req *r, uint32_t n_vocab);
 
 typedef struct infer_sched {
     infer_kv_pool *pool;
-    infer_req **running; /* in order of admission */
+    infer_prefix *prefix; /* NULL: off */
+    uint64_t most_reused; /* tokens of a prefix that every cache group can go on from */
+    infer_req **running;  /* in order of admission */
     uint32_t n_running, max_running;
     infer_req *waiting; /* by priority, then arrival */
     uint32_t n_waiting;
@@ -136,7 +141,7 @@ typedef struct infer_sched {
     uint32_t n_batch;
     infer_req **order; /* the running ones as a pass goes through them */
     int any_top, any_logits, any_hidden, any_sample;
-    uint64_t preemptions;
+    uint64_t preemptions, prefix_queries, prefix_hits;
 } infer_sched;
 
 /* The capacities of a plan, narrowed by the engine's options. Requests must be removed before destroy. */
@@ -144,12 +149,18 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
 void infer_sched_destroy(infer_sched *s);
 /* Queues a request (again, after a preemption: in front of its equals). */
 void infer_sched_enqueue(infer_sched *s, infer_req *r, int front);
-/* Takes a running or waiting request out and gives its blocks back. */
+/* Takes a running or waiting request out and gives its blocks back; the prefix cache keeps what is computed in them,
+ * unless a step with rows of it has not come to its end. */
 void infer_sched_remove(infer_sched *s, infer_req *r);
 /* Chooses the rows of the next step and writes the image: decodes first, then prompt chunks, each in order of
  * admission, then newly admitted requests, under the token budget (so never more run than it has rows). When blocks run
  * out, who came last (among the lowest priority) is preempted, to be computed again. Returns the rows; 0 only when no
  * request is known. */
 uint32_t infer_sched_build(infer_sched *s, infer_step_image *im, uint64_t now);
+/* The rows of a request in a step that has come to its end are computed: blocks that they filled are others' to share.
+ */
+void infer_sched_advance(infer_sched *s, infer_req *r);
+/* Blocks that nobody needs: free ones and what only the prefix cache holds. */
+uint32_t infer_sched_free_blocks(const infer_sched *s);
 
 #endif

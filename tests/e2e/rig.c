@@ -81,8 +81,11 @@ infer_status rig_try(rig *r, const rig_options *o)
                              .cache_type_k = o->cache_type,
                              .cache_type_v = o->cache_type,
                              .kv_cache_memory = o->kv_memory};
-    infer_engine_options eo = {
-        .struct_size = sizeof eo, .max_queue = o->queue, .prefill_chunk = o->chunk, .max_step_tokens = o->step_tokens};
+    infer_engine_options eo = {.struct_size = sizeof eo,
+                               .max_queue = o->queue,
+                               .prefill_chunk = o->chunk,
+                               .max_step_tokens = o->step_tokens,
+                               .no_prefix_cache = o->no_prefix_cache};
     infer_status s = INFER_OK;
     r->rt = o->runtime;
     r->borrowed = r->rt != NULL;
@@ -190,7 +193,9 @@ static void take(const infer_event *e)
     a->status = e->status;
     snprintf(a->error, sizeof a->error, "%s", e->error ? e->error : "");
     a->n_prompt = e->n_prompt;
+    a->n_cached = e->n_cached;
     a->n_generated = e->n_generated;
+    assert_true(a->n_cached < a->n_prompt);
     a->t_submit = e->t_submit;
     a->t_first_run = e->t_first_run;
     a->t_first_token = e->t_first_token;

@@ -13,6 +13,7 @@ typedef struct rig_options {
     const char *const *settings; /* NULL-terminated "BACKEND.KEY=VALUE" */
     uint32_t ctx, parallel, batched, logit_rows, block, chunk, step_tokens, queue;
     uint64_t kv_memory;
+    uint32_t no_prefix_cache;
     uint32_t validate;      /* every call to a plugin is checked */
     infer_runtime *runtime; /* another rig's, which outlives this one; NULL: its own */
 } rig_options;
@@ -51,7 +52,7 @@ typedef struct answer {
     float *logprobs;
     char *text; /* of TOKEN and DONE events together */
     size_t n_text;
-    uint64_t n_prompt, n_generated, t_submit, t_first_run, t_first_token, t_end;
+    uint64_t n_prompt, n_cached, n_generated, t_submit, t_first_run, t_first_token, t_end;
     infer_logprob top[20]; /* of the last token */
     uint32_t n_top;
 } answer;

@@ -433,7 +433,9 @@ static void test_stats_and_times(void **state)
     assert_int_equal(rig_collect(&r, list, N), INFER_OK);
     uint64_t after = infer_engine_now();
     st = rig_stats(&r);
-    assert_int_equal(st.prompt_tokens, N * N_PROMPT);
+    assert_int_equal(st.prompt_tokens + st.prefix_hits, N * N_PROMPT);
+    assert_int_equal(st.prefix_hits, 2 * (N_PROMPT - 1)); /* four at once, then two that find all but the last token */
+    assert_int_equal(st.prefix_queries, N * N_PROMPT);
     assert_int_equal(st.generated_tokens, N * 7);
     assert_int_equal(st.finished, N);
     assert_int_equal(st.fatal, INFER_OK);

@@ -1,5 +1,6 @@
 /* Same request, same tokens: alone, among others that come, go and are cancelled, in chunks of any size, preempted and
- * resumed, on any number of rows a step, cut over two devices, beside another model on the same device.
+ * resumed, on any number of rows a step, from prefixes that others computed, cut over two devices, beside another model
+ * on the same device.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
@@ -186,7 +187,9 @@ static void check(rig_options base, const char *what, answer *alone)
     base.ctx = CTX;
     base.batched = 512;
     base.parallel = 1;
+    base.no_prefix_cache = 1;
     run_alone(&base, alone);
+    base.no_prefix_cache = 0;
     int same = 0;
     for (int i = 1; i < CASES; i++)
         same += !differ(&alone[i], &alone[i - 1]);
@@ -218,6 +221,144 @@ static void check(rig_options base, const char *what, answer *alone)
     }
     printf("%-40s %zu variants, %llu preemptions\n", what, sizeof variants / sizeof variants[0],
            (unsigned long long)preemptions);
+}
+
+/* ---- From what others computed ------------------------------------------------------------------------------------
+ */
+
+/* Four rounds of requests that begin like others: the wishes; what follows on each one's answer; what leaves its text
+ * in the middle, inside a block or at its edge; the wishes again. */
+enum { TURNS = 4 };
+
+typedef struct turn {
+    infer_request q;
+    int32_t prompt[CTX];
+    uint64_t known; /* tokens of it that are computed when those before it have ended */
+} turn;
+
+static turn turns[TURNS][CASES];
+
+static void make_turns(answer said[TURNS][CASES], int round)
+{
+    rng r = {(uint64_t)round};
+    for (int i = 0; i < CASES; i++) {
+        turn *t = &turns[round][i];
+        t->q = wishes[i].q;
+        t->q.prompt = t->prompt;
+        memcpy(t->prompt, wishes[i].prompt, t->q.n_prompt * sizeof *t->prompt);
+        t->known = round ? t->q.n_prompt - 1 : 0;
+        if (round != 1 && round != 2)
+            continue;
+        const answer *a = &said[0][i];
+        uint64_t n = wishes[i].q.n_prompt;
+        memcpy(t->prompt + n, a->ids, a->n * sizeof *t->prompt);
+        n += a->n;
+        t->known = n - (a->finish == INFER_FINISH_LENGTH); /* the last token was made and not read */
+        if (round == 2)
+            t->known = n = 1 + rng_below(&r, (uint32_t)n - 1);
+        t->q.n_prompt = n + 4;
+        for (int k = 0; k < 4; k++)
+            t->prompt[n + (uint64_t)k] = k || round == 1 ? 256 + (int32_t)rng_below(&r, 4) : 261;
+        t->q.max_tokens = 6;
+    }
+}
+
+/* All rounds; `at_once`: the requests of a round run together, else a wish's rounds follow each other; `make`: the
+ * rounds are made from the answers. */
+static infer_engine_stats run_turns(const rig_options *o, answer out[TURNS][CASES], int at_once, int make)
+{
+    rig r;
+    rig_open(&r, o);
+    for (int i = 0; i < TURNS * CASES && !at_once && !make; i++) {
+        answer *one = &out[i % TURNS][i / TURNS];
+        rig_submit(&r, &turns[i % TURNS][i / TURNS].q, one);
+        assert_int_equal(rig_collect(&r, &one, 1), INFER_OK);
+    }
+    for (int k = 0; k < TURNS && (at_once || make); k++) {
+        answer *list[CASES];
+        if (make)
+            make_turns(out, k);
+        for (int i = 0; i < CASES; i++) {
+            list[i] = &out[k][i];
+            rig_submit(&r, &turns[k][i].q, &out[k][i]);
+            if (!at_once)
+                assert_int_equal(rig_collect(&r, &list[i], 1), INFER_OK);
+        }
+        assert_int_equal(rig_collect(&r, list, CASES), INFER_OK);
+    }
+    rig_idle(&r);
+    infer_engine_stats st = rig_stats(&r);
+    rig_close(&r);
+    return st;
+}
+
+static void check_reuse(rig_options o, const char *what)
+{
+    answer plain[TURNS][CASES], got[TURNS][CASES];
+    const variant rows[] = {
+        {"one by one", 16, 64, 0, 0, 0, 0, 0},
+        {"one by one, chunk 3, blocks of 8", 16, 64, 0, 3, 8, 0, 0},
+        {"one by one, few blocks", 1, 64, 0, 0, 8, 0, 0}, /* one context of cache: what is known goes again */
+        {"at once", 16, 512, 0, 0, 0, 0, 1},
+        {"at once, few blocks, chunk 7", 16, 48, 24, 7, 8, 2 * CTX, 1},
+    };
+    o.ctx = CTX;
+    o.batched = 512;
+    o.parallel = 1;
+    o.no_prefix_cache = 1;
+    infer_engine_stats st = run_turns(&o, plain, 0, 1);
+    assert_int_equal(st.prefix_queries + st.prefix_hits + st.blocks_cached, 0);
+    o.no_prefix_cache = 0;
+    for (size_t v = 0; v < sizeof rows / sizeof rows[0]; v++) {
+        uint64_t cached = 0, asked = 0;
+        char where[128];
+        snprintf(where, sizeof where, "%s, %s", what, rows[v].name);
+        rig_options x = o;
+        x.parallel = rows[v].parallel;
+        x.batched = rows[v].batched;
+        x.step_tokens = rows[v].step_tokens;
+        x.chunk = rows[v].chunk;
+        x.block = rows[v].block;
+        if (rows[v].kv_tokens)
+            x.kv_memory = cache_bytes(&x, rows[v].kv_tokens);
+        st = run_turns(&x, got, rows[v].crowded, 0);
+        for (int k = 0; k < TURNS; k++) {
+            compare(plain[k], got[k], 1, where);
+            for (int i = 0; i < CASES; i++) {
+                cached += got[k][i].n_cached;
+                asked += got[k][i].n_prompt;
+                if (v < 2 && got[k][i].n_cached < turns[k][i].known)
+                    fail_msg("%s, round %d, request %d: %llu tokens reused of %llu known", where, k, i,
+                             (unsigned long long)got[k][i].n_cached, (unsigned long long)turns[k][i].known);
+            }
+            free_all(got[k], CASES);
+        }
+        assert_int_equal(st.prefix_hits, cached);
+        assert_int_equal(st.prefix_queries, asked);
+        assert_true(st.blocks_cached > 0 && cached > 0);
+        assert_true(!rows[v].kv_tokens || st.preemptions > 0);
+        printf("%-40s %llu of %llu prompt tokens reused, %llu preemptions\n", where, (unsigned long long)cached,
+               (unsigned long long)asked, (unsigned long long)st.preemptions);
+    }
+    for (int k = 0; k < TURNS; k++)
+        free_all(plain[k], CASES);
+}
+
+static void test_reuse(void **state)
+{
+    (void)state;
+    check_reuse((rig_options){.model = rig_golden("llama"), .devices = "ref0"}, "llama on ref0");
+    check_reuse((rig_options){.model = rig_golden("llama"), .devices = "ref0,sim0", .split = "1,1"}, "ref0,sim0");
+    const char *model = rig_made("--tiny --vocab-size 264 --dim 64 --heads 2 --kv-heads 1 --head-dim 32 --ffn 96 "
+                                 "--layers 2 --ctx 256 --type q4_0 --seed 3");
+    check_reuse((rig_options){.model = model, .devices = "ref0", .cache_type = "q8_0"}, "q8_0 cache on ref0");
+    if (rig_has("cpu0")) {
+        check_reuse((rig_options){.model = rig_golden("llama"), .devices = "cpu0"}, "llama on cpu0");
+        check_reuse((rig_options){.model = rig_golden("qwen3moe"), .devices = "cpu0"}, "qwen3moe on cpu0");
+        check_reuse((rig_options){.model = model, .devices = "cpu0", .cache_type = "q8_0"}, "q8_0 cache on cpu0");
+    }
+    if (rig_has("opencl0"))
+        check_reuse((rig_options){.model = rig_golden("llama"), .devices = "opencl0"}, "llama on opencl0");
 }
 
 static void check_one(rig_options o, const char *what)
@@ -371,7 +512,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ref),         cmocka_unit_test(test_cpu),   cmocka_unit_test(test_opencl),
         cmocka_unit_test(test_cache_types), cmocka_unit_test(test_split), cmocka_unit_test(test_split_cpu),
-        cmocka_unit_test(test_two_models),
+        cmocka_unit_test(test_two_models),  cmocka_unit_test(test_reuse),
     };
     rig_watchdog(600);
     make_wishes();

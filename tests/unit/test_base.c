@@ -84,11 +84,24 @@ static void test_strmap(void **state)
     infer_strmap_free(&m);
 }
 
+/* The first of the vectors that its authors publish with their code (vectors_sip128). */
+static void test_hash_secret(void **state)
+{
+    (void)state;
+    const uint64_t secret[2] = {0x0706050403020100u, 0x0F0E0D0C0B0A0908u};
+    const uint8_t zero = 0;
+    uint64_t h[2];
+    infer_hash_secret(NULL, 0, secret, h);
+    assert_true(h[0] == 0xE6A825BA047F81A3u && h[1] == 0x930255C71472F66Du);
+    infer_hash_secret(&zero, 1, secret, h);
+    assert_true(h[0] == 0x44AF996BD8C187DAu && h[1] == 0x45FC229B11597634u);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_error_text), cmocka_unit_test(test_alloc_seam), cmocka_unit_test(test_buf),
-        cmocka_unit_test(test_checked),    cmocka_unit_test(test_strmap),
+        cmocka_unit_test(test_hash_secret), cmocka_unit_test(test_error_text), cmocka_unit_test(test_alloc_seam),
+        cmocka_unit_test(test_buf),         cmocka_unit_test(test_checked),    cmocka_unit_test(test_strmap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

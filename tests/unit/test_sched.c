@@ -7,13 +7,16 @@
 #include "unit/rng.h"
 #include "unit/sched_util.h"
 
-/* A scheduler with an image, and a model of what the devices hold: which token of which request lies in each cache
- * slot, and the rows of sampling counts. */
+/* A scheduler with an image, and a model of what the devices hold: which text the keys in each cache slot are of, and
+ * the rows of sampling counts. */
 typedef struct world {
     infer_sched s;
     infer_plan *plan;
     infer_step_image im;
-    uint64_t *cache; /* id << 32 | token index, by slot */
+    uint64_t *cache;   /* by slot: the hash of the key and the tokens up to there */
+    int32_t last[256]; /* the text of a request that ended */
+    uint32_t n_last;
+    infer_file file;
     uint16_t (*counts)[VOCAB];
     uint64_t next_id, now;
     uint32_t logits_seen[4096]; /* by id: prompt positions whose logits came */
@@ -21,14 +24,19 @@ typedef struct world {
 } world;
 
 typedef struct shape {
-    uint32_t blocks, block, parallel, batched, step_tokens, chunk, ctx, logits;
+    uint32_t blocks, block, parallel, batched, step_tokens, chunk, ctx, logits, no_prefix_cache;
 } shape;
 
 static world *world_of(shape sh)
 {
     world *w = calloc(1, sizeof *w);
     infer_plan *p = w->plan = calloc(1, sizeof *p);
-    infer_engine_options o = {.struct_size = sizeof o, .prefill_chunk = sh.chunk, .max_step_tokens = sh.step_tokens};
+    infer_engine_options o = {.struct_size = sizeof o,
+                              .prefill_chunk = sh.chunk,
+                              .max_step_tokens = sh.step_tokens,
+                              .no_prefix_cache = sh.no_prefix_cache};
+    w->file.hp.n_embd = EMBD;
+    p->file = &w->file;
     p->opt.n_parallel = sh.parallel;
     p->opt.max_batched_tokens = sh.batched;
     p->opt.max_logit_rows = sh.logits > sh.parallel ? sh.logits : sh.parallel;
@@ -82,7 +90,7 @@ static infer_req *submit_n(world *w, uint32_t n_prompt, int64_t max_tokens, int3
     int32_t prompt[512];
     infer_request q = plain();
     for (uint32_t i = 0; i < n_prompt; i++)
-        prompt[i] = (int32_t)((i * 7 + n_prompt) % VOCAB);
+        prompt[i] = (int32_t)((i * 7 + w->next_id) % VOCAB); /* nothing in common with the last forty */
     q.prompt = prompt;
     q.n_prompt = n_prompt;
     q.max_tokens = max_tokens;
@@ -92,21 +100,22 @@ static infer_req *submit_n(world *w, uint32_t n_prompt, int64_t max_tokens, int3
 
 static void end(world *w, infer_req *r)
 {
+    w->n_last = r->n_tokens < 256 ? (uint32_t)r->n_tokens : 256;
+    memcpy(w->last, r->tokens, w->n_last * sizeof *w->last);
     infer_sched_remove(&w->s, r);
     assert_int_equal(r->seq.n_blocks, 0);
     infer_req_destroy(r);
 }
 
-/* Blocks are held by running requests only, once each; slots of the sampling counts are theirs alone. */
+/* Blocks are held by running requests and the prefix cache only; slots of the sampling counts are theirs alone. */
 static void check_books(const world *w)
 {
-    uint32_t held = 0, n_wait = 0;
+    uint32_t n_wait = 0, refs[1024] = {0}, held = 0;
     uint8_t used[256] = {0};
     for (uint32_t i = 0; i < w->s.n_running; i++) {
         const infer_req *r = w->s.running[i];
-        held += r->seq.n_blocks;
         for (uint32_t b = 0; b < r->seq.n_blocks; b++)
-            assert_int_equal(infer_kv_pool_refs(w->s.pool, r->seq.blocks[b]), 1);
+            held += !refs[r->seq.blocks[b]]++;
         assert_true(r->slot >= 0 && (uint32_t)r->slot < w->s.max_running);
         assert_false(used[r->slot]);
         assert_true(w->s.slot_used[r->slot]);
@@ -122,8 +131,19 @@ static void check_books(const world *w)
         priority = r->priority;
     }
     assert_int_equal(n_wait, w->s.n_waiting);
-    assert_int_equal(held + infer_kv_pool_free(w->s.pool), infer_kv_pool_total(w->s.pool));
+    assert_int_equal(held + infer_sched_free_blocks(&w->s), infer_kv_pool_total(w->s.pool));
+    for (int32_t b = 0; b < (int32_t)infer_kv_pool_total(w->s.pool); b++)
+        assert_int_equal(infer_kv_pool_refs(w->s.pool, b), (int)refs[b] + infer_kv_pool_is_kept(w->s.pool, b));
+    assert_true(!w->s.prefix || infer_prefix_check(w->s.prefix));
     assert_true(w->s.n_running <= w->s.max_running);
+}
+
+/* hash[t]: of a request's tokens up to t. */
+static void hash_text(const infer_req *r, uint64_t n, uint64_t *hash)
+{
+    rng h = {r->key.w[0] + 1};
+    for (uint64_t t = 0; t < n; t++)
+        h.x = hash[t] = rng_next(&h) ^ (uint64_t)r->tokens[t];
 }
 
 /* The image says what the requests say, every row's past lies where the page table says, and nothing is done twice. */
@@ -136,7 +156,11 @@ static void check_image(world *w, uint32_t rows)
     assert_int_equal(im->n_seqs, s->n_batch);
     assert_true(rows <= s->max_tokens);
     assert_true(im->n_logits <= s->max_logits);
-    assert_int_equal(s->n_copies, 0);
+    assert_true(s->n_copies <= s->n_batch);
+    for (uint32_t i = 0; i < s->n_copies; i++)
+        memcpy(&w->cache[(uint32_t)s->copies[i].dst * bs], &w->cache[(uint32_t)s->copies[i].src * bs],
+               bs * sizeof *w->cache);
+    uint64_t hash[512];
     for (uint32_t i = 0; i < s->n_inits; i++)
         memcpy(w->counts[s->inits[i].row], s->inits[i].counts, sizeof w->counts[0]);
     for (uint32_t q = 0; q < s->n_batch; q++) {
@@ -148,6 +172,7 @@ static void check_image(world *w, uint32_t rows)
         assert_true(r->n_computed + n <= r->n_tokens);
         assert_int_equal(r->seq.n_tokens, r->n_computed + n);
         const int32_t *table = &im->block_table[(size_t)q * s->max_blocks];
+        hash_text(r, r->n_tokens, hash);
         for (uint32_t i = 0; i < n; i++) {
             uint64_t t = r->n_computed + i;
             uint32_t row = first + i;
@@ -155,7 +180,7 @@ static void check_image(world *w, uint32_t rows)
             assert_int_equal(im->ids[row], r->tokens[t]);
             assert_int_equal(im->adapter_row[row], -1);
             assert_int_equal(im->slots[row], table[t / bs] * (int32_t)bs + (int32_t)(t % bs));
-            w->cache[im->slots[row]] = r->id << 32 | t;
+            w->cache[im->slots[row]] = hash[t];
             int last = i + 1 == n && r->step_samples;
             if (!last && !(r->on_row && t < r->n_prompt && t >= r->n_rows_given))
                 continue;
@@ -177,13 +202,12 @@ static void check_image(world *w, uint32_t rows)
         }
     }
     assert_int_equal(logit, im->n_logits);
-    /* after all writes of the step: every key that a row reads is its own */
+    /* after all writes of the step: every key that a row reads is of its own text */
     for (uint32_t q = 0; q < s->n_batch; q++) {
-        const infer_req *r = s->batch[q];
+        const int32_t *table = &im->block_table[(size_t)q * s->max_blocks];
+        hash_text(s->batch[q], (uint64_t)im->kv_len[q], hash);
         for (int32_t t = 0; t < im->kv_len[q]; t++)
-            assert_int_equal(
-                w->cache[im->block_table[(size_t)q * s->max_blocks + (uint32_t)t / bs] * (int32_t)bs + t % (int32_t)bs],
-                r->id << 32 | (uint64_t)t);
+            assert_true(w->cache[table[(uint32_t)t / bs] * (int32_t)bs + t % (int32_t)bs] == hash[t]);
     }
 }
 
@@ -209,7 +233,7 @@ static uint32_t step(world *w, rng *pick)
             r->n_rows_given = pos + 1;
             w->logits_seen[r->id]++;
         }
-        r->n_computed += r->step_rows;
+        infer_sched_advance(s, r);
         if (r->step_samples) {
             int32_t id = (int32_t)rng_below(pick, VOCAB);
             r->tokens[r->n_tokens++] = id;
@@ -229,7 +253,7 @@ static void drain(world *w, rng *pick)
 {
     for (uint64_t i = 0; step(w, pick); i++)
         assert_true(i < 200000); /* every request ends */
-    assert_int_equal(infer_kv_pool_free(w->s.pool), infer_kv_pool_total(w->s.pool));
+    assert_int_equal(infer_sched_free_blocks(&w->s), infer_kv_pool_total(w->s.pool));
 }
 
 /* Builds a step and carries it out but for the sampled tokens. */
@@ -239,7 +263,7 @@ static uint32_t half_step(world *w)
     check_books(w);
     check_image(w, rows);
     for (uint32_t i = 0; i < w->s.n_batch; i++)
-        w->s.batch[i]->n_computed += w->s.batch[i]->step_rows;
+        infer_sched_advance(&w->s, w->s.batch[i]);
     return rows;
 }
 
@@ -451,6 +475,9 @@ static void random_request(world *w, rng *r, uint32_t ctx)
     q.prompt = prompt;
     for (uint64_t i = 0; i < q.n_prompt; i++)
         prompt[i] = (int32_t)rng_below(r, VOCAB);
+    /* often the beginning of a text that was there, and what comes next */
+    uint32_t alike = w->n_last && rng_below(r, 3) ? 1 + rng_below(r, w->n_last) : 0;
+    memcpy(prompt, w->last, (alike < q.n_prompt ? alike : q.n_prompt) * sizeof *prompt);
     q.max_tokens = rng_below(r, 10) ? (int64_t)rng_below(r, 30) : -1;
     q.priority = (int32_t)rng_below(r, 3);
     if (rng_below(r, 3) == 0)
@@ -460,14 +487,14 @@ static void random_request(world *w, rng *r, uint32_t ctx)
         q.on_row = on_logits;
     }
     q.min_tokens = rng_below(r, 4);
-    submit(w, &q);
+    submit(w, &q)->key.w[0] = rng_below(r, 8) == 0;
 }
 
 static void test_fuzz(void **state)
 {
     (void)state;
     const char *rounds = getenv("INFER_TEST_LONG");
-    uint64_t preemptions = 0;
+    uint64_t preemptions = 0, hits = 0;
     int most = rounds ? 20000 : 600;
     for (int seed = 0; seed < most; seed++) {
         rng r = {(uint64_t)seed * 77 + 5};
@@ -480,7 +507,9 @@ static void test_fuzz(void **state)
                                     .step_tokens = rng_below(&r, 3) ? 0 : 1 + rng_below(&r, batched),
                                     .chunk = rng_below(&r, 2) ? 0 : 1 + rng_below(&r, 20),
                                     .ctx = ctx,
-                                    .logits = rng_below(&r, 30)});
+                                    .logits = rng_below(&r, 30),
+                                    .no_prefix_cache = seed % 4 == 0});
+        assert_int_equal(w->s.prefix == NULL, seed % 4 == 0);
         for (int i = 0; i < 400; i++) {
             if (w->s.n_waiting < 20 && rng_below(&r, 3) == 0)
                 random_request(w, &r, ctx);
@@ -493,9 +522,110 @@ static void test_fuzz(void **state)
         }
         drain(w, &r);
         preemptions += w->s.preemptions;
+        hits += w->s.prefix_hits;
+        assert_true(w->s.prefix ? w->s.prefix_hits < w->s.prefix_queries : !w->s.prefix_queries);
         world_free(w);
     }
-    assert_true(preemptions > 100);
+    assert_true(preemptions > 100 && hits > 100000);
+}
+
+/* What is computed once is not computed again, to the token; the last token is, and rows that the caller waits for. */
+static void test_prefix(void **state)
+{
+    (void)state;
+    rng r = {1};
+    world *w = world_of((shape){.blocks = 32, .block = 4, .parallel = 4, .batched = 64, .ctx = 64, .logits = 64});
+    int32_t prompt[24];
+    for (int i = 0; i < 24; i++)
+        prompt[i] = (i * i + 3) % VOCAB;
+    infer_request q = plain();
+    q.prompt = prompt;
+    q.n_prompt = 18;
+    q.max_tokens = 1;
+    submit(w, &q);
+    assert_int_equal(step(w, &r), 18);
+    submit(w, &q);
+    assert_int_equal(step(w, &r), 1);
+    assert_int_equal(w->s.n_copies, 1); /* 17 lies inside a block */
+    q.n_prompt = 24;                    /* 18 are known, whatever the answer's token was */
+    submit(w, &q);
+    assert_int_equal(step(w, &r), 6);
+    prompt[9]++;
+    submit(w, &q);
+    assert_int_equal(step(w, &r), 24 - 9);
+    prompt[9]--;
+    submit(w, &q)->key.w[1] = 7; /* another tenant's */
+    assert_int_equal(step(w, &r), 24);
+    assert_int_equal(w->s.prefix_queries, 18 + 18 + 24 + 24 + 24);
+    assert_int_equal(w->s.prefix_hits, 17 + 18 + 9);
+    q.flags = INFER_REQ_PROMPT_ROWS;
+    q.on_row = on_logits;
+    submit(w, &q);
+    assert_int_equal(step(w, &r), 24);
+    /* two at once compute the same and keep one of it; who comes while they run shares it */
+    q = plain();
+    q.prompt = prompt;
+    prompt[0]++;
+    q.n_prompt = 16;
+    q.max_tokens = 8;
+    infer_req *a = submit(w, &q), *b = submit(w, &q);
+    assert_int_equal(half_step(w), 32);
+    assert_memory_equal(a->seq.blocks, b->seq.blocks, 4 * sizeof *a->seq.blocks);
+    infer_req *c = submit(w, &q);
+    a->tokens[a->n_tokens++] = 1;
+    b->tokens[b->n_tokens++] = 2;
+    assert_int_equal(half_step(w), 3);
+    assert_memory_equal(a->seq.blocks, c->seq.blocks, 3 * sizeof *a->seq.blocks);
+    assert_int_equal(c->n_cached, 15);
+    end(w, c);
+    end(w, b);
+    end(w, a);
+    /* a step that failed leaves nothing behind */
+    q.n_prompt = 3;
+    prompt[0] = 39;
+    a = submit(w, &q);
+    const uint32_t nodes = infer_prefix_n_nodes(w->s.prefix);
+    infer_sched_build(&w->s, &w->im, 1);
+    end(w, a);
+    assert_int_equal(infer_prefix_n_nodes(w->s.prefix), nodes);
+    drain(w, &r);
+    world_free(w);
+    /* with no other block than those it shares, a request that is alone starts all the same */
+    w = world_of((shape){.blocks = 4, .block = 4, .parallel = 4, .batched = 64, .ctx = 16});
+    q.n_prompt = 15;
+    q.max_tokens = 1;
+    submit(w, &q);
+    assert_int_equal(step(w, &r), 15);
+    submit(w, &q);
+    assert_int_equal(step(w, &r), 3); /* the last block is not copied for want of another, but computed */
+    drain(w, &r);
+    world_free(w);
+}
+
+/* A model with a cache group that cannot go on from a prefix does without. */
+static void test_groups(void **state)
+{
+    (void)state;
+    for (uint32_t kind = INFER_GROUP_FULL; kind <= INFER_GROUP_ENCODER; kind++) {
+        infer_plan *p = calloc(1, sizeof *p);
+        infer_file f = {.hp.n_embd = EMBD};
+        infer_engine_options o = {.struct_size = sizeof o};
+        infer_sched s;
+        p->file = &f;
+        p->opt = (infer_plan_options){.n_parallel = 1, .max_batched_tokens = 4, .max_logit_rows = 1};
+        p->block_size = p->n_blocks = 4;
+        p->n_devs = 2;
+        p->devs[0].kv.spec = (infer_kv_spec){.kind = INFER_GROUP_FULL, .n_layers = 3};
+        p->devs[1].kv.spec = (infer_kv_spec){.kind = kind, .n_layers = 1};
+        assert_int_equal(infer_sched_create(&s, p, &o, NULL), INFER_OK);
+        assert_int_equal(s.prefix != NULL, kind <= INFER_GROUP_LATENT);
+        infer_sched_destroy(&s);
+        p->devs[1].kv.spec.n_layers = 0; /* it holds none of it */
+        assert_int_equal(infer_sched_create(&s, p, &o, NULL), INFER_OK);
+        assert_non_null(s.prefix);
+        infer_sched_destroy(&s);
+        free(p);
+    }
 }
 
 int main(void)
@@ -503,7 +633,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_budgets),       cmocka_unit_test(test_priority),      cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_no_starvation), cmocka_unit_test(test_prompt_logits), cmocka_unit_test(test_min_tokens),
-        cmocka_unit_test(test_fuzz),
+        cmocka_unit_test(test_prefix),        cmocka_unit_test(test_groups),        cmocka_unit_test(test_fuzz),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,6 +21,8 @@ typedef struct infer_engine_options {
     uint32_t max_queue;       /* waiting requests before submit answers INFER_E_BUSY; 0: 1024 */
     uint32_t prefill_chunk;   /* most prompt tokens of one request in a step; 0: the step's whole budget */
     uint32_t max_step_tokens; /* token budget of a step, at most the plan's max_batched_tokens; 0: that */
+    uint32_t no_prefix_cache; /* nothing computed for one request is used for another */
+    uint32_t reserved;
 } infer_engine_options;
 
 /* Makes the programs, the block pool and the engine thread. */
@@ -72,6 +74,9 @@ typedef struct infer_request {
      * call. On the engine thread: return soon. */
     void (*on_row)(void *user, uint64_t pos, const float *row, uint32_t n);
     void *row_user;
+    /* Only requests of equal salts share what was computed for equal beginnings of prompts, so that nobody can tell
+     * from the time whether another's prompt began like his. NULL or "": no salt. Copied. */
+    const char *cache_salt;
 } infer_request;
 
 /* INFER_E_INVALID (an id out of range, a sampling value; the text names it), INFER_E_TOO_LARGE (prompt + 1 over the
@@ -109,8 +114,8 @@ typedef struct infer_event {
     uint64_t n_text;
     uint64_t t; /* when it came to be, however late it is polled: those of one request rise */
     /* DONE only */
-    const char *error; /* text for status */
-    uint64_t n_prompt, n_cached, n_generated;
+    const char *error;                        /* text for status */
+    uint64_t n_prompt, n_cached, n_generated; /* n_cached: prompt tokens that the prefix cache had when it started */
     uint64_t t_submit, t_first_run, t_first_token, t_end; /* 0: never */
 } infer_event;
 
@@ -134,6 +139,9 @@ typedef struct infer_engine_stats {
     uint64_t fallback_ops;            /* ops run on the host for a device that lacks them, so far */
     uint64_t copy_bytes;              /* between devices, so far */
     infer_status fatal;
+    uint32_t reserved;
+    uint64_t prefix_queries, prefix_hits; /* prompt tokens of requests that started; those that the prefix cache had */
+    uint64_t blocks_cached;               /* of those not used, blocks that the prefix cache holds */
 } infer_engine_stats;
 /* A consistent copy; out->struct_size is the caller's, fields beyond it are left out. */
 INFER_API void infer_engine_get_stats(infer_engine *e, infer_engine_stats *out);
