@@ -106,6 +106,15 @@ def joined(events, key):
     return out
 
 
+def counts(usage):
+    """Without what the prefix cache had: the same request asked again finds more."""
+    return {k: v for k, v in usage.items() if k != "prompt_tokens_details"}
+
+
+def cached(usage):
+    return usage["prompt_tokens_details"]["cached_tokens"]
+
+
 def same_streamed(path, body):
     status, whole = s.post(path, body)
     status2, events, last = s.stream(path, dict(body, stream_options={"include_usage": True}))
@@ -131,7 +140,8 @@ def same_streamed(path, body):
                 if isinstance(c["logprobs"][k], list):
                     check(sum((x[k] for x in logprobs[c["index"]]), []) == c["logprobs"][k], "streamed " + k)
     check(len(finish) == len(whole["choices"]), "every choice finishes", finish)
-    check(events[-1]["choices"] == [] and events[-1]["usage"] == whole["usage"], "usage comes last", events[-1])
+    check(events[-1]["choices"] == [] and counts(events[-1]["usage"]) == counts(whole["usage"])
+          and cached(events[-1]["usage"]) >= cached(whole["usage"]), "usage comes last", events[-1])
     check(all(e["usage"] is None for e in events[:-1]), "usage is null before")
     return whole, events
 
@@ -273,12 +283,47 @@ for name in ("time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_
     check(bounds == sorted(bounds) and math.isinf(bounds[-1]), "buckets of " + name, bounds)
     check([v for _, v in rows] == sorted(v for _, v in rows), "buckets are cumulative")
     check(rows[-1][1] == after["infer_%s_count" % name], "the last bucket is the count")
+
+# ---- The prefix cache: what a prompt shares with earlier ones is counted in usage and metrics, by salt
+first = [(7 * i + i * i) % 250 for i in range(100)]
+ask = {"prompt": first, "max_tokens": 8, "temperature": 1, "seed": 3, "logprobs": 2, "ignore_eos": True}
+before = s.metrics()
+a = s.post(TEXT, ask)[1]
+check(cached(a["usage"]) < 10, "a prompt like no other", a["usage"])
+b = s.post(TEXT, ask)[1]
+check(cached(b["usage"]) == 99 and b["usage"]["prompt_tokens"] == 100, "all but the last token, which is always computed",
+      b["usage"])
+check(a["choices"] == b["choices"], "the same answer from the cache")
+u = s.stream(TEXT, dict(ask, prompt=first[:77] + [251, 252], stream_options={"include_usage": True}))[1][-1]["usage"]
+check(cached(u) == 77, "to the token", u)
+u = s.post(TEXT, dict(ask, prompt=[first, first[:50] + [253]]))[1]["usage"]
+check(cached(u) == 99 + 50, "prompts of one request count each", u)
+for salt in ("one", "two"):
+    x = [s.post(TEXT, dict(ask, cache_salt=salt))[1] for _ in range(2)]
+    check([cached(y["usage"]) for y in x] == [0, 99], "a salt shares with its like only", salt, [y["usage"] for y in x])
+    check([y["choices"] for y in x] == [a["choices"]] * 2, "and changes nothing else")
+u = s.post(TEXT, dict(ask, echo=True))[1]["usage"]
+check(cached(u) == 0, "who asks for a prompt's log-probabilities gets them computed", u)
+after = s.metrics()
+asked = 100 * 2 + 79 + 100 + 51 + 4 * 100 + 100
+check(after["infer_prefix_cache_queries_total"] - before["infer_prefix_cache_queries_total"] == asked, "queries", asked)
+hits = after["infer_prefix_cache_hits_total"] - before["infer_prefix_cache_hits_total"]
+check(hits == cached(a["usage"]) + 99 + 77 + 99 + 50 + 2 * 99, "hits", hits)
+check(after["infer_prompt_tokens_total"] - before["infer_prompt_tokens_total"] == asked, "prompt tokens, cached or not")
+check(after["infer_kv_cache_usage_perc"] == 0, "what is only cached is not used", after["infer_kv_cache_usage_perc"])
+for v in (5, ["x"]):
+    error(TEXT, dict(greedy, cache_salt=v), 400, "cache_salt", "invalid_type")
+for v in ("", "a\0b"):
+    error(CHAT, dict(chat, cache_salt=v), 400, "cache_salt", "invalid_value")
 check(any(k.startswith("infer_device_memory_bytes{device=") and v > 0 for k, v in after.items()), "device memory")
 check(all(v == 1 for k, v in after.items() if k.startswith("infer_device_healthy")), "device health")
 check(s.stop() == 0, "drain", s.p.returncode)
 
 # ---- Other settings
-s = Server("--served-model-name", "my/model", "--metrics-compat", "vllm", "--seed", "4", template=None)
+s = Server("--served-model-name", "my/model", "--metrics-compat", "vllm", "--seed", "4", "--no-enable-prefix-caching",
+           template=None)
+check([cached(s.post(TEXT, ask)[1]["usage"]) for _ in range(2)] == [0, 0]
+      and s.metrics()["infer_prefix_cache_queries_total"] == 0, "--no-enable-prefix-caching")
 check(s.get("/v1/models")[1]["data"][0]["id"] == "my/model", "the served name")
 check(s.get("/v1/models/my/model")[0] == 200, "a name with a slash")
 error(TEXT, dict(greedy, model="gpt-4"), 404, "model", "model_not_found")

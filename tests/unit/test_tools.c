@@ -142,15 +142,40 @@ static void test_refusals(void **state)
     assert_refused(PROG_RUN, "--lora x", no_env, "--lora: not built yet");
     assert_refused(PROG_RUN, "--lora", no_env, "--lora: not built yet");
     assert_refused(PROG_SERVE, "-cmoe", no_env, "-cmoe: not built yet");
-    assert_refused(PROG_SERVE, "--enable-prefix-caching", no_env, "not built yet");
     assert_refused(PROG_PROBE, "--measure", no_env, "--measure: not built yet");
     char lora[] = "INFER_LORA=x";
     char *env[] = {lora, NULL};
     assert_refused(PROG_RUN, "", env, "INFER_LORA: not built yet");
     opts o;
     infer_error err = {0};
-    assert_int_equal(parse(&o, PROG_SERVE, "--no-enable-prefix-caching", no_env, &err), INFER_OK);
+    char off[] = "INFER_DETERMINISTIC=false";
+    char *env_off[] = {off, NULL};
+    assert_int_equal(parse(&o, PROG_SERVE, "", env_off, &err), INFER_OK);
     opts_free(&o);
+}
+
+/* On for whoever answers, off for whoever measures; a flag says otherwise. */
+static void test_opt_prefix_caching(void **state)
+{
+    (void)state;
+    const struct {
+        uint32_t program;
+        const char *flags;
+        int on;
+    } rows[] = {
+        {PROG_SERVE, "", 1},
+        {PROG_RUN, "", 1},
+        {PROG_BENCH, "", 0},
+        {PROG_BENCH, "--enable-prefix-caching", 1},
+        {PROG_SERVE, "--no-enable-prefix-caching", 0},
+        {PROG_SERVE, "--no-enable-prefix-caching --enable-prefix-caching", 1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        opts o;
+        assert_int_equal(parse(&o, rows[i].program, rows[i].flags, no_env, NULL), INFER_OK);
+        assert_int_equal(opt_int(&o, OPT_PREFIX_CACHING), rows[i].on);
+        opts_free(&o);
+    }
 }
 
 static char file_name[] = "/tmp/infer-test-opt-XXXXXX";
@@ -280,8 +305,13 @@ static void test_figures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),   cmocka_unit_test(test_spellings),  cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_order),   cmocka_unit_test(test_exit_codes), cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_opt_prefix_caching),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_exit_codes),
+        cmocka_unit_test(test_utf8),
         cmocka_unit_test(test_figures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

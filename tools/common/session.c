@@ -130,6 +130,7 @@ static infer_status open_engine(session *s, const opts *o, infer_error *err)
     infer_engine_options eo = {.struct_size = sizeof eo};
     eo.prefill_chunk = (uint32_t)opt_int(o, OPT_PREFILL_CHUNK);
     eo.max_queue = (uint32_t)opt_int(o, OPT_MAX_QUEUE);
+    eo.no_prefix_cache = !opt_int(o, OPT_PREFIX_CACHING);
     return infer_engine_create(s->model, &eo, &s->engine, err);
 }
 

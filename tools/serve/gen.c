@@ -114,6 +114,7 @@ void gen_free(call *c)
         free(g->stop[i]);
     free(g->stop);
     free(g->stop_ids);
+    free(g->cache_salt);
     free((void *)(uintptr_t)g->sampling.bias);
     free(g->prompts);
     free(g->gens);
@@ -226,6 +227,7 @@ static infer_status submit_one(gen *g, infer_error *err)
     r.n_stop_ids = group->n_stop_ids;
     r.n_top_logprobs = group->n_top;
     r.priority = group->priority;
+    r.cache_salt = group->cache_salt;
     if (group->echo && group->logprobs) {
         add_token(&g->echoed, p->ids[0], 0, 0, NULL, 0);
         r.flags |= INFER_REQ_PROMPT_ROWS;

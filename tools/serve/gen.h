@@ -79,6 +79,7 @@ typedef struct gen_group {
     char **stop; /* owned */
     uint32_t n_stop;
     int32_t *stop_ids; /* owned */
+    char *cache_salt;  /* owned; NULL: none */
     uint32_t n_stop_ids;
 } gen_group;
 

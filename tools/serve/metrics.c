@@ -198,10 +198,13 @@ static void print_engine(const printer *p, const infer_engine_stats *st)
     single(p, "num_requests_waiting", "gauge", "Requests that wait.", st->n_waiting);
     single(p, "kv_cache_usage_perc", "gauge", "Used part of the KV cache; 1 is all.",
            total > 0 ? (double)st->blocks_used / total : 0);
-    single(p, "prompt_tokens_total", "counter", "Prompt tokens processed.", (double)st->prompt_tokens);
+    single(p, "prompt_tokens_total", "counter", "Prompt tokens processed, found in the prefix cache or computed.",
+           (double)(st->prompt_tokens + st->prefix_hits));
     single(p, "generation_tokens_total", "counter", "Tokens made.", (double)st->generated_tokens);
-    single(p, "prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.", 0);
-    single(p, "prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", 0);
+    single(p, "prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
+           (double)st->prefix_queries);
+    single(p, "prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.",
+           (double)st->prefix_hits);
     single(p, "num_preemptions_total", "counter", "Requests set back for others.", (double)st->preemptions);
     single(p, "engine_steps_total", "counter", "Steps run.", (double)st->steps);
     single(p, "engine_step_seconds_total", "counter", "Time in steps.", (double)st->step_ns / 1e9);

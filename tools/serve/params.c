@@ -60,20 +60,10 @@ static int not_built(call *c, const char *name)
 /* What would change the answer and is not built is refused, never ignored. */
 static int refuse(call *c, const json_t *body, int chat)
 {
-    static const char *const names[] = {"guided_json",
-                                        "guided_regex",
-                                        "guided_choice",
-                                        "guided_grammar",
-                                        "grammar",
-                                        "suffix",
-                                        "continue_final_message",
-                                        "structured_outputs",
-                                        "functions",
-                                        "function_call",
-                                        "audio",
-                                        "prompt_logprobs",
-                                        "cache_salt",
-                                        "truncate_prompt_tokens"};
+    static const char *const names[] = {
+        "guided_json", "guided_regex",           "guided_choice",         "guided_grammar", "grammar",
+        "suffix",      "continue_final_message", "structured_outputs",    "functions",      "function_call",
+        "audio",       "prompt_logprobs",        "truncate_prompt_tokens"};
     for (size_t i = 0; i < COUNT(names); i++) {
         const json_t *v = json_object_get(body, names[i]);
         if (v && !json_is_null(v) && !json_is_false(v) && !(json_is_string(v) && !json_string_length(v)))
@@ -259,6 +249,22 @@ static int read_bias(call *c, json_t *body, gen_group *g)
     return 0;
 }
 
+static int read_salt(call *c, const json_t *body, gen_group *g)
+{
+    json_t *v;
+    if (field_get(c, body, "cache_salt", JSON_STRING, &v) < 0)
+        return -1;
+    const char *salt = json_string_value(v);
+    if (!v)
+        return 0;
+    if (!*salt || strlen(salt) != json_string_length(v)) {
+        respond_error(c, 400, "invalid_value", "cache_salt",
+                      "Invalid 'cache_salt': a salt is a string that is not empty and has no NUL.");
+        return -1;
+    }
+    return (g->cache_salt = strdup(salt)) ? 0 : out_of_memory(c);
+}
+
 int params_apply(call *c, const json_t *body, const params *p)
 {
     gen_group *g = c->gens;
@@ -281,7 +287,8 @@ int params_apply(call *c, const json_t *body, const params *p)
     g->logprobs = p->logprobs_on || p->logprobs >= 0;
     g->n_top =
         (uint32_t)(p->logprobs_on ? (p->top_logprobs > 0 ? p->top_logprobs : 0) : (p->logprobs > 0 ? p->logprobs : 0));
-    return read_stop(c, body, g) < 0 || read_stop_ids(c, body, g) < 0 || read_bias(c, (json_t *)(uintptr_t)body, g) < 0
+    return read_salt(c, body, g) < 0 || read_stop(c, body, g) < 0 || read_stop_ids(c, body, g) < 0 ||
+                   read_bias(c, (json_t *)(uintptr_t)body, g) < 0
                ? -1
                : 0;
 }
