@@ -212,13 +212,14 @@ static void after_step(infer_engine *e, const infer_step_result *res, uint64_t s
     for (uint32_t i = 0; i < s->n_batch; i++) {
         infer_req *r = s->batch[i];
         outcome o = {0};
-        infer_sched_advance(s, r);
         if (r->on_row)
             give_rows(e, r, res);
         if (r->step_samples)
             o = take_token(e, r, res, now);
-        else if (r->n_computed == r->n_tokens)
+        else if (r->n_computed + r->step_rows == r->n_tokens)
             o.finish = INFER_FINISH_LENGTH;
+        if (o.finish != INFER_FINISH_ERROR) /* then what was computed is nobody else's to use */
+            infer_sched_advance(s, r);
         r->step_rows = 0;
         if (o.finish)
             finish(e, r, o.finish, o.status, o.error);

@@ -412,6 +412,71 @@ static void test_destroy(void **state)
     }
 }
 
+/* Prefixes: a cancelled request's text is there for the next one, a failed one's is not; a caller's struct from before
+ * salts is read to its end only. */
+static void test_prefix(void **state)
+{
+    (void)state;
+    enum { MANY = 48 };
+    rig r;
+    answer a, *list[] = {&a};
+    int32_t text[MANY];
+    infer_sample_bias bias[264];
+    rig_options o = options();
+    o.chunk = 5;
+    rig_open(&r, &o);
+    for (int i = 0; i < MANY; i++)
+        text[i] = (i * 11 + i * i) % 250;
+    gate g;
+    infer_request q = gated(&g, 30, 5);
+    q.prompt = text;
+    q.n_prompt = MANY;
+    rig_submit(&r, &q, &a);
+    sem_wait(&g.reached); /* some of it is computed */
+    infer_engine_cancel(r.engine, a.id);
+    sem_post(&g.go);
+    assert_int_equal(rig_collect(&r, list, 1), INFER_OK);
+    assert_int_equal(a.finish, INFER_FINISH_CANCELLED);
+    answer_free(&a);
+    rig_idle(&r);
+    q = request(2);
+    q.prompt = text;
+    q.n_prompt = MANY;
+    ask(&r, q, &a);
+    assert_true(a.n_cached >= 30 && a.n_cached < MANY);
+    answer_free(&a);
+    ask(&r, q, &a);
+    assert_int_equal(a.n_cached, MANY - 1);
+    answer_free(&a);
+    q.cache_salt = "someone";
+    ask(&r, q, &a);
+    assert_int_equal(a.n_cached, 0);
+    answer_free(&a);
+    infer_error e = {0};
+    memset(&a, 0, sizeof a);
+    q.struct_size = (uint32_t)offsetof(infer_request, cache_salt);
+    q.user = &a;
+    assert_int_equal(infer_engine_submit(r.engine, &q, &a.id, &e), INFER_OK);
+    assert_int_equal(rig_collect(&r, list, 1), INFER_OK);
+    assert_int_equal(a.n_cached, MANY - 1);
+    answer_free(&a);
+    /* every token forbidden: it fails once its prompt is read */
+    text[0] = 251;
+    for (int i = 0; i < 264; i++)
+        bias[i] = (infer_sample_bias){i, -INFINITY};
+    q.sampling.bias = bias;
+    q.sampling.n_bias = 264;
+    q.n_prompt = 5;
+    for (int i = 0; i < 2; i++) {
+        ask(&r, q, &a);
+        assert_int_equal(a.finish, INFER_FINISH_ERROR);
+        assert_int_equal(a.n_cached, 0);
+        answer_free(&a);
+    }
+    rig_idle(&r);
+    rig_close(&r);
+}
+
 static void test_stats_and_times(void **state)
 {
     (void)state;
@@ -780,6 +845,7 @@ int main(void)
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_destroy),
         cmocka_unit_test(test_stats_and_times),
+        cmocka_unit_test(test_prefix),
         cmocka_unit_test(test_wake),
         cmocka_unit_test(test_event_times),
         cmocka_unit_test(test_submitters),
