@@ -73,7 +73,7 @@ static const struct few_kernel {
 };
 
 /* The kernel that serves an op, by its descriptor; NULL: none. */
-static const struct few_kernel *few_of(const infer_device *dev, const infer_op_desc *op)
+static const struct few_kernel *few_of(const infer_device *dev, const infer_op_desc *op, int64_t rows)
 {
     const infer_tensor_desc *q = launch_tensor_desc(op, 0), *k = launch_tensor_desc(op, 1),
                             *v = launch_tensor_desc(op, 2), *y = launch_tensor_desc(op, op->n_in);
@@ -83,7 +83,7 @@ static const struct few_kernel *few_of(const infer_device *dev, const infer_op_d
     int64_t seqs = launch_tensor_desc(op, 3)->shape[0], n = group <= FEW_EDGE ? 1 : group <= 2 * FEW_EDGE ? 2 : 4;
     int64_t sets = k->shape[1] * cuda_div_up(group, n * FEW_EDGE);
     if (y->shape[2] != d || size < 16 || size & (size - 1) ||
-        ((q->shape[0] <= FEW_ROWS || !dev->attn_many) && q->shape[0] * sets > LP_FEW_PAIRS) ||
+        ((q->shape[0] <= FEW_ROWS || !dev->attn_many) && rows * sets > LP_FEW_PAIRS) ||
         LP_FEW_SHARED(d, seqs) + 1024 > dev->tune.shared_per_block)
         return NULL;
     for (size_t i = 0; i < sizeof few_kernels / sizeof *few_kernels; i++)
@@ -165,8 +165,10 @@ void cuda_check_attn(infer_device *dev, const infer_op_desc *op, infer_op_answer
         const infer_tensor_desc *table = launch_tensor_desc(op, mla ? 2 : 3);
         uint64_t bytes = row_bytes(q->shape[1], cuda_div_up(table->shape[1] * k->shape[2], SPLIT), dv);
         a->scratch_bytes = bytes * (uint64_t)rows_in_parts(q->shape[0], bytes);
-        if (few_of(dev, op)) {
-            bytes = q->shape[0] <= FEW_ROWS ? row_bytes(q->shape[1], SPANS, dv) * (uint64_t)q->shape[0] : 0;
+        /* programs for fewer rows have this scratch, too */
+        int64_t rows = q->shape[0] < FEW_ROWS ? q->shape[0] : FEW_ROWS;
+        if (few_of(dev, op, rows)) {
+            bytes = row_bytes(q->shape[1], SPANS, dv) * (uint64_t)rows;
             a->scratch_bytes = a->scratch_bytes > bytes ? a->scratch_bytes : bytes;
             a->row_invariant = 0; /* spans go by the whole sequence, and by whether there is scratch */
         }
@@ -180,7 +182,7 @@ infer_status cuda_run_attn(launch_call *c)
     int list[10];
     launch_fill_attn(c, &p, list);
     int64_t group = p.heads / p.kv_heads, d = p.k.width, dv = p.y.width, all = parts_of(&p);
-    const struct few_kernel *few = few_of(c->dev, c->op);
+    const struct few_kernel *few = few_of(c->dev, c->op, p.rows.cap);
     int gt = heads_of_block(c->dev, group, d, dv), which[11];
     memcpy(which, list, sizeof list);
     which[10] = -3;

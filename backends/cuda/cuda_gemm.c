@@ -75,9 +75,10 @@ typedef struct gemm_places {
     uint64_t x, scale, count, part, end;
 } gemm_places;
 
-static gemm_places places_of(const infer_device *dev, uint32_t f, int64_t k, int64_t rows, uint64_t at)
+/* tile: by number; a smaller one takes no more room. */
+static gemm_places places_of(const infer_device *dev, uint32_t f, int64_t k, int64_t rows, uint32_t number, uint64_t at)
 {
-    uint32_t tile = 16u << tile_of(f, rows), grid = grid_of(dev);
+    uint32_t tile = 16u << number, grid = grid_of(dev);
     gemm_places p = {.x = at};
     p.scale = p.x + (uint64_t)cuda_div_up(rows, tile) * x_steps(f, k) * 128 * tile;
     p.count = aligned(p.scale + (uint64_t)rows * 4);
@@ -97,7 +98,11 @@ uint64_t cuda_gemm_scratch(const infer_device *dev, const infer_op_desc *op, uin
 {
     const infer_tensor_desc *w = launch_tensor_desc(op, weight);
     int64_t rows = launch_tensor_desc(op, 0)->shape[0];
-    return cuda_gemm_takes(dev, op, weight, rows) ? places_of(dev, row_of(op, w->format), w->shape[1], rows, 0).end : 0;
+    if (!cuda_gemm_takes(dev, op, weight, rows))
+        return 0;
+    uint32_t f = row_of(op, w->format); /* the largest tile of any number of rows up to these */
+    uint32_t tile = kernels_of[f].tile[4] && rows > 128 ? 4 : tile_of(f, rows);
+    return places_of(dev, f, w->shape[1], rows, tile, 0).end;
 }
 
 static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const int which[11], const lp_tensor *x,
@@ -106,7 +111,7 @@ static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const in
     const uint32_t f = row_of(c->op, w);
     const gemm_row *row = &kernels_of[f];
     uint32_t tile = tile_of(f, p->rows.cap), grid = grid_of(c->dev), rows = (uint32_t)p->rows.cap;
-    gemm_places places = places_of(c->dev, f, p->k, rows, c->scratch_off + at);
+    gemm_places places = places_of(c->dev, f, p->k, rows, tile, c->scratch_off + at);
     gemm_x_block px = {.x = *x,
                        .rows = p->rows,
                        .to_off = places.x,

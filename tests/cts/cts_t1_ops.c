@@ -284,6 +284,28 @@ static void check_rows(cts *c, const infer_op_case *k, const cts_job *batch)
         row_alone(c, k, batch, mask, i == 0 ? 0 : i == 1 ? rows - 1 : (int64_t)cts_below(c, (uint64_t)rows));
 }
 
+/* The core asks for the scratch of the most rows, and runs programs for fewer in it. */
+static void check_scratch(cts *c, const infer_op_case *k, const cts_job *batch)
+{
+    static const int64_t rows[] = {640, 512, 300, 256, 129, 128, 64, 33, 5, 4, 1};
+    uint32_t mask = row_operands(k);
+    uint64_t room = UINT64_MAX;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && mask && !c->failed; i++) {
+        cts_job j = *batch;
+        j.desc.tensors = j.t;
+        for (uint32_t o = 0; o < j.n; o++)
+            if (mask >> o & 1)
+                j.t[o].shape[0] = rows[i];
+        if (!cts_job_query(c, &j))
+            continue;
+        NEED(j.answer.scratch_bytes <= room, "%s: asks for %llu bytes of scratch for %lld rows, for more rows %llu",
+             k->label, (unsigned long long)j.answer.scratch_bytes, (long long)rows[i], (unsigned long long)room);
+        room = j.answer.scratch_bytes;
+    }
+out:
+    return;
+}
+
 /* ---- One case -------------------------------------------------------------------------------------------- */
 
 /* The count at both ends: none touches nothing, more than the capacity means all. */
@@ -347,6 +369,8 @@ int cts_op_check(cts *c, infer_op_case *k, uint32_t checks, uint32_t *why)
         check_repeat(c, k, &j);
     if (checks & CTS_CHECK_ROWS && !c->failed && j.answer.row_invariant)
         check_rows(c, k, &j);
+    if (checks & CTS_CHECK_ROWS && !c->failed)
+        check_scratch(c, k, &j);
     if (checks & CTS_CHECK_COUNTS && !c->failed && k->desc.rows_from != INFER_ROWS_STATIC)
         check_counts(c, k, &j);
 out:
