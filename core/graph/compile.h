@@ -7,7 +7,7 @@
 /* Descriptor of a node as device `dev` will see it: weights in that device's layout. */
 infer_status infer_graph_desc_on(const infer_graph *g, const infer_graph_target *t, const infer_gnode *n, int32_t dev,
                                  infer_op_desc *desc, infer_tensor_desc *tensors, infer_error *err);
-/* Asks one device about one node. */
+/* Asks one device about one node; a target that is deterministic takes no answer without row_invariant. */
 infer_status infer_graph_ask(const infer_graph *g, const infer_graph_target *t, const infer_gnode *n, int32_t dev,
                              infer_op_answer *out, infer_error *err);
 /* Sets dev and answer of every node. */

@@ -97,6 +97,8 @@ void infer_graph_desc(const infer_graph *g, const infer_gnode *n, infer_op_desc 
 /* ---- Compilation ------------------------------------------------------------------------------------------- */
 
 #define INFER_GRAPH_MAX_DEVS 16
+/* Beside INFER_WHY_*: the device would, but a row's result depends on its company. */
+#define INFER_GRAPH_WHY_ROWS 0x10000u
 
 /* What compile needs to know of the devices. home[layer + 1] is the index of the device that a layer's nodes run on
  * (entry 0: before the first layer, entry n_layers + 1: after the last). kv_home[layer]: where its cache lies, and so
@@ -104,7 +106,8 @@ void infer_graph_desc(const infer_graph *g, const infer_gnode *n, infer_op_desc 
 typedef struct infer_graph_target {
     infer_hal_dev *devs[INFER_GRAPH_MAX_DEVS];
     uint32_t n_devs;
-    int32_t host; /* index in devs, -1: a refused op is an error */
+    int32_t host;      /* index in devs, -1: a refused op is an error */
+    int deterministic; /* an op whose rows depend on each other is refused, too */
     const int32_t *home;
     const int32_t *kv_home;
     uint32_t n_layers;

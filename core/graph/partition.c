@@ -26,6 +26,10 @@ infer_status infer_graph_ask(const infer_graph *g, const infer_graph_target *t, 
     INFER_TRY(infer_graph_desc_on(g, t, n, dev, &desc, tensors, err));
     const infer_op_desc *p = &desc;
     infer_hal_op_query(t->devs[dev], &p, 1, out);
+    if (t->deterministic && out->level != INFER_LEVEL_NO && !out->row_invariant) {
+        out->level = INFER_LEVEL_NO;
+        out->why = INFER_GRAPH_WHY_ROWS;
+    }
     return INFER_OK;
 }
 
@@ -40,7 +44,7 @@ void infer_answer_reason(const infer_op_answer *a, char *buf, size_t cap)
         {INFER_WHY_FORMAT, "format of operand", 1}, {INFER_WHY_SHAPE, "shape of operand", 1},
         {INFER_WHY_LAYOUT, "layout of operand", 1}, {INFER_WHY_ATTR, "attribute", 1},
         {INFER_WHY_EPILOGUE, "epilogue", 1},        {INFER_WHY_UNKNOWN_BITS, "attribute bits it does not know", 0},
-        {INFER_WHY_MEMORY, "not enough memory", 0},
+        {INFER_WHY_MEMORY, "not enough memory", 0}, {INFER_GRAPH_WHY_ROWS, "a row's result depends on the batch", 0},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (rows[i].why != a->why)

@@ -460,6 +460,7 @@ infer_status infer_plan_create(infer_runtime *rt, infer_file *f, const infer_pla
     p->target.n_layers = n_layers;
     p->target.weight_desc = infer_plan_weight_desc;
     p->target.user = p;
+    p->target.deterministic = p->rt->deterministic;
     if ((s = fit(p, err)) != INFER_OK)
         goto fail;
     if (p->compiled.n_fallback)

@@ -20,6 +20,7 @@ struct infer_runtime {
     char **settings; /* "backend.key=value", owned */
     uint32_t n_settings;
     _Atomic uint8_t *asked; /* for each: its backend has read it, or that it does not was said */
+    int deterministic;
 };
 
 struct infer_file {

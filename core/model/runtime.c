@@ -25,7 +25,7 @@ static const char *setting(void *user, const char *backend, const char *key)
         if (!found)
             found = s + nb + nk + 2;
     }
-    return found;
+    return !found && rt->deterministic && !strcmp(key, "deterministic") ? "1" : found;
 }
 
 infer_status infer_runtime_create(const infer_runtime_options *opt, infer_runtime **out, infer_error *err)
@@ -37,6 +37,7 @@ infer_status infer_runtime_create(const infer_runtime_options *opt, infer_runtim
     infer_status s = INFER_E_NO_MEMORY;
     if (!rt)
         return infer_error_set(err, s, "runtime: no host memory");
+    rt->deterministic = o.deterministic != 0;
     rt->settings = infer_calloc(o.n_settings ? o.n_settings : 1, sizeof *rt->settings);
     rt->asked = infer_calloc(o.n_settings ? o.n_settings : 1, sizeof *rt->asked);
     if (!rt->settings || !rt->asked)

@@ -72,6 +72,8 @@ static infer_status op_query(infer_device *dev, const infer_op_desc *ops, uint32
             a->why = INFER_WHY_SHAPE;
             a->which = 2;
         }
+        if (b->mingles[op->op])
+            a->row_invariant = 0;
         if (a->n_epilogue > b->max_epilogue)
             a->n_epilogue = b->max_epilogue;
         a->scratch_bytes = b->scratch[op->op];

@@ -8,8 +8,9 @@
 enum { REF_LIKE_DEVS = 4 };
 
 typedef struct ref_like_behaviour {
-    uint8_t deny[INFER_OP_COUNT]; /* op ids answered NO */
-    uint32_t max_epilogue;        /* steps of a list that it takes */
+    uint8_t deny[INFER_OP_COUNT];    /* op ids answered NO */
+    uint8_t mingles[INFER_OP_COUNT]; /* op ids whose rows are said to depend on each other */
+    uint32_t max_epilogue;           /* steps of a list that it takes */
     uint64_t scratch[INFER_OP_COUNT];
     /* prog_claim: the set of each op id, 0: none */
     int32_t claim[INFER_OP_COUNT];

@@ -588,6 +588,38 @@ static void test_refusals(void **state)
     ref_like_reset();
 }
 
+/* A target that is deterministic takes no op whose rows depend on each other, fused or not; any other does. */
+static void test_deterministic(void **state)
+{
+    (void)state;
+    rgraph x;
+    run r;
+    infer_error e = {0};
+    ref_like_reset();
+    chain(&x, 3);
+    target_of(&r, &x, 2, -1, NULL);
+    ref_like[0].mingles[INFER_OP_RMS_NORM] = 1;
+    ref_like[0].mingles[INFER_OP_ADD_RMS_NORM] = 1;
+    compile_ok(&x, &r);
+    assert_int_equal(r.c.n_fallback, 0);
+    infer_compiled_free(&r.c);
+    rgraph_free(&x);
+    chain(&x, 3);
+    target_of(&r, &x, 2, -1, NULL);
+    r.t.deterministic = 1;
+    assert_int_equal(infer_graph_compile(&x.g, &r.t, &r.c, &e), INFER_E_UNSUPPORTED);
+    assert_string_equal(e.text, "layer 0: like0 does not run rms_norm (a row's result depends on the batch)");
+    r.t.host = 1;
+    compile_ok(&x, &r);
+    assert_int_equal(r.c.n_fallback, 3);
+    for (uint32_t i = 0; i < x.g.n_nodes; i++)
+        if (x.g.nodes[i].op == INFER_OP_RMS_NORM || x.g.nodes[i].op == INFER_OP_ADD_RMS_NORM)
+            assert_int_equal(x.g.nodes[i].dev, 1);
+    infer_compiled_free(&r.c);
+    rgraph_free(&x);
+    ref_like_reset();
+}
+
 /* Writes heads k and v of n tokens into the two planes of layer 0. */
 static void kv_write(rgraph *x, infer_val k, infer_val v)
 {
@@ -866,10 +898,10 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),        cmocka_unit_test(test_arena),       cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_cache_refused), cmocka_unit_test(test_claims),      cmocka_unit_test(test_print),
-        cmocka_unit_test(test_rope_kv),       cmocka_unit_test(test_bucket_rows), cmocka_unit_test(test_reasons),
-        cmocka_unit_test(test_bad_graphs),    cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_random),        cmocka_unit_test(test_arena),         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_deterministic), cmocka_unit_test(test_cache_refused), cmocka_unit_test(test_claims),
+        cmocka_unit_test(test_print),         cmocka_unit_test(test_rope_kv),       cmocka_unit_test(test_bucket_rows),
+        cmocka_unit_test(test_reasons),       cmocka_unit_test(test_bad_graphs),    cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }

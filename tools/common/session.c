@@ -18,6 +18,7 @@ static infer_status open_runtime(session *s, const opts *o, infer_error *err)
     ro.backend_path = opt_str(o, OPT_BACKEND_PATH);
     ro.validate = opt_int(o, OPT_VALIDATE) != 0;
     ro.trace_calls = opt_str(o, OPT_TRACE_CALLS);
+    ro.deterministic = opt_int(o, OPT_DETERMINISTIC) != 0;
     ro.module_check = INFER_MODULE_CHECK_CACHED + (uint32_t)opt_int(o, OPT_MODULE_CHECK);
     const opt_value *list = &o->v[OPT_BACKEND_OPTION];
     if (!(s->settings = malloc((list->n + 1) * sizeof *s->settings)))

@@ -34,7 +34,7 @@ typedef struct ocl_tune {
     uint32_t mv_serial;  /* columns an item or lane */
     uint32_t mv_rows;    /* rows that share an unpacked weight */
     uint32_t tile;       /* edge of an output tile, 0: no tiles */
-    uint32_t tile_from;  /* rows from which tiles are used */
+    uint32_t tile_from;  /* rows from which tiles are used, where results may depend on the batch */
 } ocl_tune;
 
 /* A built program; programs of one device form a list that only grows until the device is closed. */
@@ -55,6 +55,7 @@ struct infer_device {
     int is_cpu, unified;
     uint64_t memory, max_buffer, local_bytes;
     uint32_t units, row_lanes; /* the latter as tune says, or what the device takes */
+    int32_t tile_from;         /* rows from which tiles are used */
     char name[96], driver[96];
     const char *cache_dir; /* NULL: no cache */
     _Atomic uint64_t used;

@@ -52,7 +52,7 @@ static int product_ok(infer_device *dev, const infer_op_desc *op, uint32_t weigh
 
 static int uses_tiles(const infer_device *dev, const lp_mm *p)
 {
-    return dev->tune->tile && !p->ids.fmt && p->choices == 1 && p->rows.cap >= (int32_t)dev->tune->tile_from;
+    return dev->tune->tile && !p->ids.fmt && p->choices == 1 && p->rows.cap >= dev->tile_from;
 }
 
 static infer_status multiply(launch_call *c, const launch_product *m)
@@ -82,7 +82,7 @@ static int joins(const infer_device *dev, const infer_op_desc *op, uint32_t n)
     for (uint32_t i = 2; i <= n; i++)
         if (launch_tensor_desc(op, i)->format != launch_tensor_desc(op, 1)->format)
             return 0;
-    return dev->tune->mv_lanes > 1 && !(dev->tune->tile && launch_tensor_desc(op, 0)->shape[0] >= dev->tune->tile_from);
+    return dev->tune->mv_lanes > 1 && !(dev->tune->tile && launch_tensor_desc(op, 0)->shape[0] >= dev->tile_from);
 }
 
 static infer_status multiply_joined(launch_call *c, uint32_t n, int bias, int y, const lp_tensor *out)
@@ -107,7 +107,7 @@ static infer_status multiply_joined(launch_call *c, uint32_t n, int bias, int y,
 /* Tiles add along K in another order than the kernels for few rows. */
 static void invariance(const infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
-    if (a->level && dev->tune->tile && launch_tensor_desc(op, 0)->shape[0] >= dev->tune->tile_from)
+    if (a->level && dev->tune->tile && launch_tensor_desc(op, 0)->shape[0] >= dev->tile_from)
         a->row_invariant = 0;
 }
 

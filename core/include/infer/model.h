@@ -49,6 +49,9 @@ typedef struct infer_runtime_options {
     uint32_t validate;       /* check every call to a plugin */
     uint32_t module_check;   /* INFER_MODULE_CHECK_* */
     const char *trace_calls; /* file that gets a line for each call to a plugin (PORTING.md), or NULL */
+    /* 1: a request's results do not depend on what runs with it: backends get the setting "deterministic" as "1", and
+     * plans leave an op to the host where the device cannot say so of it. */
+    uint32_t deterministic;
 } infer_runtime_options;
 
 /* Reads the machine's topology and loads the backends (no device is touched). INFER_E_INVALID: a setting is not
