@@ -262,6 +262,8 @@ static const struct {
     {4, {1, 7, 3, 1}, {33, 7, 20, 1}},
     {2, {1, 1}, {0, 7}},
     {2, {7, 4}, {40, 4}},
+    {2, {5, 2}, {2050, 9}}, /* a device may cut keys by the sequence's length, */
+    {2, {70, 1}, {300, 9}}, /* or by the number of rows */
 };
 
 static int64_t blocks_of(int64_t len, int64_t size)
@@ -449,6 +451,8 @@ static const case_par attn_list[] = {
      .f2 = F16,
      .flags = CASE_COUNT | CASE_POISON},
     {.mode = 1, .h = 8, .g = 1, .d = 128, .e = 128, .k = 16, .f0 = F16, .f1 = F16, .f2 = F16},
+    {.mode = 7, .h = 2, .g = 1, .d = 64, .e = 64, .k = 128, .f0 = F32, .f1 = F16, .f2 = F16, .flags = CASE_COUNT},
+    {.mode = 8, .h = 2, .g = 1, .d = 64, .e = 64, .k = 16, .f0 = F32, .f1 = F16, .f2 = F16, .flags = CASE_COUNT},
     {.mode = 4, .h = 4, .g = 2, .d = 64, .e = 64, .k = 16, .f0 = BF16, .f1 = BF16, .f2 = BF16},
     {.mode = 2, .h = 4, .g = 2, .d = 64, .e = 64, .k = 16, .f0 = F32, .f1 = F8, .f2 = F8, .flags = CASE_POISON},
     {.mode = 4, .h = 4, .g = 2, .d = 64, .e = 64, .k = 16, .f0 = F32, .f1 = Q8, .f2 = Q8, .flags = CASE_POISON},

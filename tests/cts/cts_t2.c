@@ -300,6 +300,67 @@ static void experts_case(cts *c)
         cts_skip(c, "no experts: answered NO for %s", cts_why_name(why));
 }
 
+/* Rows first .. first + cap of a case's x, of which `count` are there. 1: the device takes them and calls rows
+ * invariant; j has run then. */
+static int some_rows(cts *c, const infer_op_case *k, int64_t first, int64_t cap, int32_t count, cts_job *j)
+{
+    char label[220];
+    cts_job_from(j, k);
+    for (uint32_t i = 0; i < 3; i += 2) {
+        uint64_t row = k->bytes[i] / (uint64_t)k->tensors[i].shape[0];
+        j->t[i].shape[0] = cap;
+        j->o[i].data += (uint64_t)first * row;
+        j->o[i].bytes = (uint64_t)cap * row;
+    }
+    j->desc.rows_from = INFER_COUNT_TOKENS;
+    j->counts[INFER_COUNT_TOKENS] = count;
+    snprintf(label, sizeof(label), "%s: %d rows from %lld on, room for %lld", k->label, (int)count, (long long)first,
+             (long long)cap);
+    return cts_job_plan(c, j) && cts_job_query(c, j) && j->answer.row_invariant && cts_job_run(c, j, label);
+}
+
+/* Compares parts of a batch of `rows` with the whole. Returns how many were compared. */
+static uint32_t parts_of_batch(cts *c, const infer_op_case *k, int64_t rows)
+{
+    const struct {
+        int64_t first, cap, count;
+    } parts[] = {{0, 1, 1}, {rows - 1, 1, 1}, {rows - 4, 4, 4}, {rows / 2, rows / 4 + 1, rows / 4 + 1}, {0, rows, 3}};
+    cts_job all, j;
+    uint32_t n = 0;
+    if (!some_rows(c, k, 0, rows, (int32_t)rows, &all))
+        goto out;
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && !c->failed; i++) {
+        const uint64_t row = (uint64_t)k->tensors[2].shape[1] * 4;
+        if (some_rows(c, k, parts[i].first, parts[i].cap, (int32_t)parts[i].count, &j)) {
+            int64_t d = cts_differ(cts_job_result(&all, 2) + (uint64_t)parts[i].first * row, cts_job_result(&j, 2),
+                                   (uint64_t)parts[i].count * row);
+            if (d >= 0)
+                cts_fail(c,
+                         "%s: %lld rows from %lld on, with room for %lld: byte %lld is not that among all %lld rows, "
+                         "though claimed invariant",
+                         k->label, (long long)parts[i].count, (long long)parts[i].first, (long long)parts[i].cap,
+                         (long long)d, (long long)rows);
+            n++;
+        }
+        cts_job_free(&j);
+    }
+out:
+    cts_job_free(&all);
+    return n;
+}
+
+/* Where the device says that rows do not depend on each other: the same bits in batches of any size and place, and
+ * where there is room for more; with so long a K that a device may cut it. */
+static void company_case(cts *c)
+{
+    infer_op_case k;
+    case_maker m = begin(c, &k, INFER_OP_MATMUL);
+    matmul(&m, c->arg, 70, 33, 1280);
+    if (made(c, &m) && !(parts_of_batch(c, &k, 70) + parts_of_batch(c, &k, 4)) && !c->failed)
+        cts_skip(c, "no two sizes of a batch are taken and called invariant");
+    infer_op_case_free(&k);
+}
+
 /* A format that dev_props names is taken in a product, a gather or a conversion. */
 static void claim_case(cts *c)
 {
@@ -485,8 +546,8 @@ void cts_t2(cts_run *r)
     static const struct {
         const char *name;
         cts_fn fn;
-    } others[] = {{"gather", gather_case}, {"experts", experts_case}, {"pieces", pieces_case},
-                  {"moved", moved_case},   {"shards", shards_case},   {"claim", claim_case}};
+    } others[] = {{"gather", gather_case}, {"experts", experts_case}, {"pieces", pieces_case}, {"moved", moved_case},
+                  {"shards", shards_case}, {"company", company_case}, {"claim", claim_case}};
     for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
         char name[64];
         t2_arg a = {.f = &formats[i]};

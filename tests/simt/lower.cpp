@@ -671,6 +671,7 @@ int run_few(call &c, lp_attn &p, int o)
         size & (size - 1) || SIMT_WAVE != 32)
         return 0;
     p.parts = c.how->split;
+    p.split = 0;
     p.part_off = 16;
     p.many = c.how->many;
     scratch mem((uint64_t)p.rows.cap * (uint64_t)p.heads * (uint64_t)p.parts * LP_ATTN_PART(d) * 4 + 64);

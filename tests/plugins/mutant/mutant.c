@@ -67,7 +67,7 @@ uint64_t infer_mutant_changes(void)
     X(clip, "the extreme code is the one beside it")                                                                   \
     X(nibbles, "halves of a byte change places")
 
-/* What only a flow of several steps or a larger table shows. */
+/* What only a flow of several steps, a larger table or a longer K shows. */
 #define FLOW_KINDS(X)                                                                                                  \
     X(attn_stale_table, ATTN_PAGED, "t3.f32.*", "the block table of the call before")                                  \
     X(attn_stale_len, ATTN_PAGED, "t3.f32.*", "the lengths of the call before")                                        \
@@ -86,7 +86,8 @@ uint64_t infer_mutant_changes(void)
     X(move_order, KV_MOVE, "t3.*.moved", "pairs from the last to the first")                                           \
     X(move_back, KV_MOVE, "t3.*.moved", "sources and destinations change places")                                      \
     X(pack_order, KV_PACK, "t3.*.packed", "blocks in the order of the pool")                                           \
-    X(unpack_order, KV_UNPACK, "t3.*.packed", "blocks to the first places of the pool")
+    X(unpack_order, KV_UNPACK, "t3.*.packed", "blocks to the first places of the pool")                                \
+    X(product_cut, MATMUL, "t2.*.company", "a row's last bits depend on how many there is room for, from K 1024 on")
 
 enum {
 #define X(id, what) OPK_##id,
@@ -244,7 +245,8 @@ uint32_t infer_mutants(const infer_mutant **out)
             snprintf(m->only, sizeof(m->only), "t2.%s.*", formats[f].name);
         }
     for (uint32_t k = 0; k < sizeof(flow) / sizeof(flow[0]); k++) {
-        infer_mutant *m = add(MUTANT_FLOW, 3, flow[k].op, FLOW_attn_stale_table + k, flow[k].what);
+        infer_mutant *m =
+            add(MUTANT_FLOW, (uint32_t)(flow[k].only[1] - '0'), flow[k].op, FLOW_attn_stale_table + k, flow[k].what);
         snprintf(m->name, sizeof(m->name), "flow.%s", flow[k].name);
         snprintf(m->only, sizeof(m->only), "%s", flow[k].only);
     }
@@ -697,6 +699,8 @@ static void spoil(const bent *b, const infer_mutant *m, void *const *saved)
         spoil_rows(b, saved[o], m->kind);
     if (m->group != MUTANT_FLOW || !b->t[o].shape[0])
         return;
+    if (m->kind == FLOW_product_cut && b->rows > 0 && b->t[0].shape[0] > 1 && b->t[1].shape[1] >= 1024)
+        y[0] ^= 1;
     if (m->kind == FLOW_attn_masked_nan) { /* NaN in a block that a sequence has, seen or not */
         const int32_t *t = b->data[3];
         uint64_t block = b->bytes[1] / (uint64_t)b->t[1].shape[0];
