@@ -125,6 +125,7 @@ struct infer_device {
     int attn_many;      /* prompts by kernels/attn_many.cu */
     int packed;         /* weights are packed where they can be */
     int early;          /* kernels may begin before their predecessor ends */
+    int deterministic;  /* a row's result may not depend on which other rows run with it */
 };
 
 struct infer_buffer {

@@ -52,9 +52,31 @@ static int heads_of_block(const infer_device *dev, int64_t group, int64_t d, int
 
 /* ---- Through matrix units: few rows a sequence, and many ---- */
 
-/* SPANS: of a row. FEW_ROWS: more have no scratch, and a row is one block's. MANY: rows from which a sequence's go
- * through kernels/attn_many.cu, which reads keys once for 128 query vectors, but has one block for them. */
-enum { SPANS = 16, FEW_ROWS = 256, FEW_THREADS = 128, FEW_EDGE = 4, MANY = 17, MANY_THREADS = 384 };
+/* SPANS: of a row. FEW_ROWS: more have no scratch, and a row is one block's. Where a row may not depend on its company,
+ * spans are as long as the longest sequence that there may be wants them: there are more of them then, of fewer rows.
+ * MANY: rows from which a sequence's go through kernels/attn_many.cu, which reads keys once for 128 query vectors, but
+ * has one block for them. */
+enum {
+    SPANS = 16,
+    FEW_ROWS = 256,
+    FIXED_SPANS = 64,
+    FIXED_ROWS = 64,
+    FEW_THREADS = 128,
+    FEW_EDGE = 4,
+    FEW_LEAST = 7,
+    MANY = 17,
+    MANY_THREADS = 384
+};
+
+static int64_t rows_in_spans(const infer_device *dev)
+{
+    return dev->deterministic ? FIXED_ROWS : FEW_ROWS;
+}
+
+static int32_t spans_of(const infer_device *dev)
+{
+    return dev->deterministic ? FIXED_SPANS : SPANS;
+}
 
 static const struct few_kernel {
     uint16_t format, width, n, kernel, many;
@@ -72,7 +94,8 @@ static const struct few_kernel {
 #undef FEW
 };
 
-/* The kernel that serves an op, by its descriptor; NULL: none. */
+/* The kernel that serves an op, by its descriptor; NULL: none. Where a row may not depend on its company, whatever the
+ * number of rows. */
 static const struct few_kernel *few_of(const infer_device *dev, const infer_op_desc *op, int64_t rows)
 {
     const infer_tensor_desc *q = launch_tensor_desc(op, 0), *k = launch_tensor_desc(op, 1),
@@ -82,8 +105,9 @@ static const struct few_kernel *few_of(const infer_device *dev, const infer_op_d
     int64_t d = q->shape[2], size = k->shape[2], group = q->shape[1] / k->shape[1];
     int64_t seqs = launch_tensor_desc(op, 3)->shape[0], n = group <= FEW_EDGE ? 1 : group <= 2 * FEW_EDGE ? 2 : 4;
     int64_t sets = k->shape[1] * cuda_div_up(group, n * FEW_EDGE);
+    rows = dev->deterministic ? FIXED_ROWS : rows; /* no more of them have scratch */
     if (y->shape[2] != d || size < 16 || size & (size - 1) ||
-        ((q->shape[0] <= FEW_ROWS || !dev->attn_many) && rows * sets > LP_FEW_PAIRS) ||
+        ((rows <= FEW_ROWS || !dev->attn_many) && rows * sets > LP_FEW_PAIRS) || (dev->deterministic && n > 2) ||
         LP_FEW_SHARED(d, seqs) + 1024 > dev->tune.shared_per_block)
         return NULL;
     for (size_t i = 0; i < sizeof few_kernels / sizeof *few_kernels; i++)
@@ -130,7 +154,10 @@ static infer_status few_run(launch_call *c, const struct few_kernel *k, lp_attn 
     cuda_launch l;
     int many = is_many(c, p, k);
     p->many = many ? MANY : 0;
-    p->parts = p->rows.cap <= FEW_ROWS ? SPANS : 1;
+    p->parts = p->rows.cap <= rows_in_spans(c->dev) ? spans_of(c->dev) : 1;
+    if (c->dev->deterministic)
+        for (p->split = FEW_LEAST; (int64_t)p->table_width * p->block_size > (int64_t)FIXED_SPANS << p->split;)
+            p->split++;
     p->part_off = c->scratch_off;
     cuda_launch_init(&l, c, k->kernel, which, 11, p, sizeof *p);
     l.shared = (uint32_t)LP_FEW_SHARED(k->width, p->n_seqs);
@@ -166,11 +193,12 @@ void cuda_check_attn(infer_device *dev, const infer_op_desc *op, infer_op_answer
         uint64_t bytes = row_bytes(q->shape[1], cuda_div_up(table->shape[1] * k->shape[2], SPLIT), dv);
         a->scratch_bytes = bytes * (uint64_t)rows_in_parts(q->shape[0], bytes);
         /* programs for fewer rows have this scratch, too */
-        int64_t rows = q->shape[0] < FEW_ROWS ? q->shape[0] : FEW_ROWS;
+        int64_t rows = q->shape[0] < rows_in_spans(dev) ? q->shape[0] : rows_in_spans(dev);
         if (few_of(dev, op, rows)) {
-            bytes = row_bytes(q->shape[1], SPANS, dv) * (uint64_t)rows;
+            bytes = row_bytes(q->shape[1], spans_of(dev), dv) * (uint64_t)rows;
             a->scratch_bytes = a->scratch_bytes > bytes ? a->scratch_bytes : bytes;
-            a->row_invariant = 0; /* spans go by the whole sequence, and by whether there is scratch */
+            /* spans go by the whole sequence, and by whether there is scratch */
+            a->row_invariant = (uint32_t)dev->deterministic;
         }
     }
 }

@@ -8,7 +8,14 @@
 #include "gemm.h"
 #include "packed.h"
 
-enum { FEW = 4 /* rows; more come here */, CLUSTER = 2, X_THREADS = 256, X_PIECES = 64, ROW_THREADS = 512, TILES = 5 };
+enum {
+    FEW = 4 /* rows; more come here, where results may depend on the batch */,
+    CLUSTER = 2,
+    X_THREADS = 256,
+    X_PIECES = 64,
+    ROW_THREADS = 512,
+    TILES = 5
+};
 
 /* Rows of the table: formats of weights, and E4M3 with x in f16, which keeps to what an op may round. */
 enum { INFER_FMT_F8_WIDE = INFER_FMT_COUNT, ROWS };
@@ -59,6 +66,16 @@ static uint32_t grid_of(const infer_device *dev)
     return n ? n : CLUSTER;
 }
 
+/* The same for `tm` tiles along the weights' rows. Tiles that are not cut along K may leave clusters without work:
+ * there are more of them where they are smaller. A sum's order is one for all sizes. */
+static uint32_t tile_among(const infer_device *dev, uint32_t f, int64_t rows, int64_t tm)
+{
+    uint32_t i = tile_of(f, rows), clusters = grid_of(dev) / CLUSTER;
+    while (dev->deterministic && i && tm * cuda_div_up(rows, 16 << (i - 1)) <= clusters)
+        i--;
+    return i;
+}
+
 /* Steps of x, 128 bytes each. */
 static uint32_t x_steps(uint32_t f, int64_t k)
 {
@@ -83,15 +100,15 @@ static gemm_places places_of(const infer_device *dev, uint32_t f, int64_t k, int
     p.scale = p.x + (uint64_t)cuda_div_up(rows, tile) * x_steps(f, k) * 128 * tile;
     p.count = aligned(p.scale + (uint64_t)rows * 4);
     p.part = aligned(p.count + GEMM_COUNTERS(grid) * 4);
-    p.end = aligned(p.part + GEMM_PART_BYTES(grid, tile));
+    p.end = dev->deterministic ? p.part : aligned(p.part + GEMM_PART_BYTES(grid, tile));
     return p;
 }
 
 int cuda_gemm_takes(const infer_device *dev, const infer_op_desc *op, uint32_t weight, int64_t rows)
 {
     const infer_tensor_desc *w = launch_tensor_desc(op, weight);
-    return rows > FEW && w->layout == CUDA_LAYOUT_PACKED && w->rank == 2 && w->format < INFER_FMT_COUNT &&
-           kernels_of[w->format].unit && dev->kernels[kernels_of[w->format].tile[0]];
+    return (rows > FEW || dev->deterministic) && w->layout == CUDA_LAYOUT_PACKED && w->rank == 2 &&
+           w->format < INFER_FMT_COUNT && kernels_of[w->format].unit && dev->kernels[kernels_of[w->format].tile[0]];
 }
 
 uint64_t cuda_gemm_scratch(const infer_device *dev, const infer_op_desc *op, uint32_t weight)
@@ -110,7 +127,11 @@ static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const in
 {
     const uint32_t f = row_of(c->op, w);
     const gemm_row *row = &kernels_of[f];
-    uint32_t tile = tile_of(f, p->rows.cap), grid = grid_of(c->dev), rows = (uint32_t)p->rows.cap;
+    const int64_t edge = (p->kind == LP_MMS_GLU ? 64 : 128) * CLUSTER;
+    uint32_t grid = grid_of(c->dev), rows = (uint32_t)p->rows.cap, tm = 0;
+    for (int i = 0; i < (p->kind == LP_MMS_GLU ? 1 : 3); i++)
+        tm += cuda_div_up(p->n[i], edge);
+    uint32_t tile = tile_among(c->dev, f, rows, tm);
     gemm_places places = places_of(c->dev, f, p->k, rows, tile, c->scratch_off + at);
     gemm_x_block px = {.x = *x,
                        .rows = p->rows,
@@ -128,6 +149,7 @@ static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const in
     p->scale_off = places.scale;
     p->count_off = places.count;
     p->part_off = places.part;
+    p->whole = c->dev->deterministic;
     cuda_launch_init(&l, c, row->x, (const int[]){x_operand, -3, -1}, 3, &px, sizeof px);
     if (row->x == CUDA_K_gemm_x_bf16)
         s = cuda_emit(c, &l, cuda_div_up(8 * (int64_t)px.steps, X_PIECES), cuda_walked(cuda_div_up(rows, 8)), 1,

@@ -52,10 +52,10 @@ static uint32_t columns_of(infer_format f, uint32_t r)
 }
 
 /* Whether products of up to `cap` rows run in tiles: x is then rounded to 8 bits (11 with F16 weights). Products by F32
- * weights keep their accuracy. */
+ * weights keep their accuracy. Where a row may not depend on its company, none do: few rows could not without loss. */
 static int in_tiles(const infer_device *dev, infer_format w, int64_t cap)
 {
-    return cap > FEW && w != INFER_FMT_F32 && dev->kernels[rows_of[w].tile[w == INFER_FMT_F16]];
+    return !dev->deterministic && cap > FEW && w != INFER_FMT_F32 && dev->kernels[rows_of[w].tile[w == INFER_FMT_F16]];
 }
 
 /* Kernels of kernels/stream.cu, for up to 4 and up to 8 rows: one weight, several, gate and up. */
@@ -89,18 +89,24 @@ static uint64_t gemm_at(const infer_op_desc *op)
     return op->op == INFER_OP_GATED_MLP ? 2 * hidden_bytes(op) : 0;
 }
 
+/* Whether x keeps all its bits. */
+static int is_exact(const infer_op_desc *op)
+{
+    infer_attrs_matmul attrs;
+    launch_attrs(op, &attrs, sizeof attrs);
+    return op->op == INFER_OP_MATMUL && attrs.act_format == INFER_FMT_F32;
+}
+
 static infer_status multiply(launch_call *c, const launch_product *m)
 {
     infer_format w = launch_tensor_desc(c->op, (uint32_t)m->w)->format;
-    infer_attrs_matmul attrs;
     cuda_launch l;
     lp_mm p;
     int which[10];
     uint32_t r;
     launch_fill_product(c, m, &p, which);
     int64_t rows = (int64_t)p.rows.cap * p.choices;
-    launch_attrs(c->op, &attrs, sizeof attrs);
-    int exact = c->op->op == INFER_OP_MATMUL && attrs.act_format == INFER_FMT_F32;
+    int exact = is_exact(c->op);
     if (m->ids < 0 && !exact && cuda_gemm_takes(c->dev, c->op, (uint32_t)m->w, rows))
         return cuda_gemm_one(c, w, &p, which, gemm_at(c->op));
     if (m->ids < 0 && cuda_ring_takes(c->dev, c->op, (uint32_t)m->w))
@@ -165,14 +171,15 @@ static int joins(const infer_device *dev, const infer_op_desc *op, uint32_t n)
     return cuda_gemm_takes(dev, op, 1, rows) || cuda_ring_takes(dev, op, 1) || !in_tiles(dev, w, rows);
 }
 
-/* Tiles add along K in another order than the kernels for few rows, and programs for few rows take those. Also asks for
- * the scratch of products of many rows. */
+/* Tiles add along K in another order than the kernels for few rows, and programs for few rows take those; not so with
+ * `deterministic`. Also asks for the scratch of products of many rows. */
 static void invariance(const infer_device *dev, const infer_op_desc *op, uint32_t weight, infer_op_answer *a)
 {
     uint64_t scratch = cuda_gemm_scratch(dev, op, weight);
-    if (!a->level)
+    if (!a->level || is_exact(op))
         return;
-    if (scratch || in_tiles(dev, launch_tensor_desc(op, weight)->format, launch_tensor_desc(op, 0)->shape[0]))
+    if (in_tiles(dev, launch_tensor_desc(op, weight)->format, launch_tensor_desc(op, 0)->shape[0]) ||
+        (scratch && !dev->deterministic))
         a->row_invariant = 0;
     if (scratch > a->scratch_bytes)
         a->scratch_bytes = scratch;

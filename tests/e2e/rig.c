@@ -67,7 +67,11 @@ const char *rig_made(const char *args)
 infer_status rig_try(rig *r, const rig_options *o)
 {
     memset(r, 0, sizeof *r);
-    infer_runtime_options ro = {.struct_size = sizeof ro, .settings = o->settings, .validate = o->validate};
+    infer_runtime_options ro = {.struct_size = sizeof ro,
+                                .settings = o->settings,
+                                .validate = o->validate,
+                                .deterministic = o->deterministic,
+                                .backend_path = o->modules};
     while (o->settings && o->settings[ro.n_settings])
         ro.n_settings++;
     infer_plan_options po = {.struct_size = sizeof po,

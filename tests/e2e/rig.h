@@ -15,6 +15,8 @@ typedef struct rig_options {
     uint64_t kv_memory;
     uint32_t no_prefix_cache;
     uint32_t validate;      /* every call to a plugin is checked */
+    uint32_t deterministic; /* as --deterministic */
+    const char *modules;    /* folders of modules; NULL: INFER_BACKEND_PATH */
     infer_runtime *runtime; /* another rig's, which outlives this one; NULL: its own */
 } rig_options;
 

@@ -3,7 +3,8 @@
  * each other in a sequence), each as two numbers of 16 bits, as are the shares of keys; sums are floats. A row's keys
  * are cut into spans by its sequence's length and the op's shape alone, a span into turns of 16 keys that four waves
  * take round about; spans are joined in their order by one formula, whoever computes them. So a row's bits do not
- * depend on other sequences.
+ * depend on other sequences; with p.split, which says how long spans are, not on the sequence's other rows either:
+ * spans that a row does not see add nothing.
  *
  * few_F_D_N: keys and values of format F (16 bits), D wide both, 4 N queries at once; block_size a power of two from 16
  *          on, vectors at multiples of 16 bytes, no tree.
@@ -12,6 +13,8 @@
  *   dynamic shared memory: LP_FEW_SHARED(D, n_seqs)
  *   scratch  p.parts (spans of a row at most, 1 without scratch): rows * heads * parts * LP_ATTN_PART(D) floats at
  *            part_off. The block that ends a row's last span joins them.
+ *   p.split  0, or spans are of 2^split keys, from FEW_LEAST on, with N 1 or 2: a block that has all spans of a row
+ *            needs no scratch
  * SPDX-License-Identifier: Apache-2.0 */
 #include "attn.cuh"
 
@@ -68,10 +71,10 @@ DEV few_cut cut_of(const lp_attn &p, int len, int rows)
         int64_t lo = (int64_t)len - rows + 1 - p.window;
         c.lo = lo < 0 ? 0 : lo > c.n ? c.n : (int)lo;
     }
-    for (c.log = FEW_LEAST;; c.log++) {
+    for (c.log = p.split ? p.split : FEW_LEAST;; c.log++) {
         c.first = c.lo >> c.log;
         c.count = (int)(((int64_t)c.n + (1 << c.log) - 1) >> c.log) - c.first;
-        if (c.count <= p.parts || c.count < 2)
+        if (c.count <= p.parts || c.count < 2 || p.split)
             break;
     }
     c.count = c.count < 1 ? 1 : c.count;
@@ -459,7 +462,7 @@ DEV void plan(few_all &a, few_seq *seq, const lp_attn &p, const int *q_start, co
         keys = wave_sum(keys) * (float)n_sets / (float)gridDim.x; /* of a block, if all had as many */
         rows_of_keys = ceilf(wave_sum(rows_of_keys) * (float)n_sets / (float)gridDim.x) * wave_max(longest);
         /* whole rows, which need no join, where they are even enough */
-        keys = keys >= FEW_EVEN * rows_of_keys ? 1e9f : keys / FEW_ITEMS;
+        keys = p.parts < 2 || keys >= FEW_EVEN * rows_of_keys ? 1e9f : keys / FEW_ITEMS;
         a.quota = keys < 1e9f ? (int)keys : 1000000000;
         int before = 0;
         for (int s0 = 0; s0 < p.n_seqs; s0 += 32) {

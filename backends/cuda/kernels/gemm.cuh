@@ -5,8 +5,9 @@
  * As many tiles as go evenly over the clusters are made whole, in an order in which blocks that run at once share
  * weights and x. The rest (all, where there are few) comes first and is cut into pieces along K, as many as there are
  * clusters: a cluster makes the end of one tile and the begin of the next. A tile's pieces are put in scratch, and the
- * block that comes last adds them in K's order, so that sums do not depend on which that is. SPDX-License-Identifier:
- * Apache-2.0
+ * block that comes last adds them in K's order, so that sums do not depend on which that is. Where the cut goes depends
+ * on how many rows there are; with p.whole no tile is cut, and a row's sums are the same in any company.
+ * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef GEMM_CUH
 #define GEMM_CUH
@@ -62,6 +63,9 @@ DEV gemm_plan gemm_plan_of(const gemm_block &p, int rows, int tile_n, int steps)
     g.whole = all / g.blocks;
     g.rest = all - g.whole * g.blocks;
     g.units = (uint32_t)(g.rest * steps); /* times clusters well below 2^32 */
+    g.makers = (uint32_t)g.rest;
+    if (p.whole)
+        return g;
     uint32_t most = (g.units + GEMM_LEAST - 1) / GEMM_LEAST;
     g.makers = most < (uint32_t)g.blocks ? most : (uint32_t)g.blocks;
     /* Where nearly all clusters have one piece of one tile each, so be it: who has two makes others wait. */

@@ -38,6 +38,12 @@ try "no way between devices" 0 'level T6' peer=0 '--case t5.*'
 try "the second device" 0 'level T6' '' '--device cuda1 --case t[0456].*'
 try "weights as they come" 0 'level T6' '' '--set packed=0 --case t[12].*'
 try "prompts by a kernel of their own" 0 'level T3' '' '--set attn_many=1 --max-tier T3 --case t[13].*'
+# a row's result is the same in any company, packed or not, as it says of all its products and of attention
+try "deterministic" 0 'level T6' '' '-v --set deterministic=1 --case t[123].*'
+for case in 't2.bf16.company' 't2.q4_k.company' 't2.q5_0.company' 't2.f8_e4m3.company'; do
+    echo "$text" | grep -E -q "^pass +$case" || { echo "FAIL $case did not pass"; echo "$text" | grep -E " $case"; bad=1; }
+done
+try "deterministic, weights as they come" 0 'level T6' '' '--set packed=0 --set deterministic=1 --case t[12].*'
 try "no code for the device" 0 'level T6' image=0 ''
 
 try "old driver" 3 'speaks CUDA 11.8: 12.0 or newer' version=11080 ''
