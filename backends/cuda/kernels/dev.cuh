@@ -27,10 +27,8 @@
 #endif
 #if defined(SIMT_H)
 #define UNROLL
-#define UNROLL_4
 #else
-#define UNROLL   _Pragma("unroll")
-#define UNROLL_4 _Pragma("unroll 4")
+#define UNROLL _Pragma("unroll")
 #endif
 typedef unsigned char uchar;
 
@@ -291,16 +289,6 @@ DEV uint4 ld_16(const void *p)
     return *(const uint4 *)p;
 }
 
-/* Past the first-level cache: what other blocks stored during this kernel. */
-DEV uint4 ld_far_16(const void *p)
-{
-#if defined(__CUDACC__)
-    return __ldcg((const uint4 *)p);
-#else
-    return ld_16(p);
-#endif
-}
-
 DEV uint2 ld_8(const void *p)
 {
     return *(const uint2 *)p;
@@ -409,19 +397,6 @@ DEV float ld(const uchar *p, int fmt, int64_t i)
         return ((const float *)p)[i];
     uint16_t h = ((const uint16_t *)p)[i];
     return fmt == INFER_FMT_F16 ? half_to_float(h) : bf16_to_float(h);
-}
-
-/* Past the first-level cache. */
-DEV float ld_far(const uchar *p, int fmt, int64_t i)
-{
-#if defined(__CUDACC__)
-    if (fmt == INFER_FMT_F32)
-        return __ldcg((const float *)p + i);
-    uint16_t h = __ldcg((const uint16_t *)p + i);
-    return fmt == INFER_FMT_F16 ? half_to_float(h) : bf16_to_float(h);
-#else
-    return ld(p, fmt, i);
-#endif
 }
 
 DEV void st(uchar *p, int fmt, int64_t i, float v)

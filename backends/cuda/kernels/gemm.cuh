@@ -268,30 +268,7 @@ DEV float gemm_finish(const gemm_block &p, const gemm_bases &b, int weight, int 
     v = mul(v, p.scale);
     if (bias.fmt)
         v = add(v, ld(gemm_pick(b.bias, weight) + bias.off, bias.fmt, c));
-    UNROLL
-    for (int s = 0; s < LP_MAX_EPI; s++) {
-        const lp_epi &e = p.epi[s];
-        if (s >= p.n_epi)
-            break;
-        switch (e.kind) {
-        case INFER_EPI_BIAS:
-            v = add(v, ld(b.e[s] + e.t.off, e.t.fmt, c));
-            break;
-        case INFER_EPI_RESIDUAL:
-            v = add(v, ld(b.e[s] + at(e.t, r), e.t.fmt, c));
-            break;
-        case INFER_EPI_MUL:
-            v = mul(v, ld(b.e[s] + at(e.t, r), e.t.fmt, c));
-            break;
-        case INFER_EPI_ACT:
-            v = activate(e.arg, v);
-            break;
-        case INFER_EPI_SCALE:
-            v = mul(v, e.factor);
-            break;
-        }
-    }
-    return v;
+    return epi_steps(v, p.epi, p.n_epi, r, c, b.e);
 }
 
 /* Sums of both warpgroups to their places. lines: shared memory of both, GEMM_LINES(N) floats each (GEMM_LINE a column:

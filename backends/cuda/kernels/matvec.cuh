@@ -139,11 +139,6 @@ DEV int column_of(const lp_mms &p, int j, int &w, int &c)
     return j < p.n[0] + p.n[1] + p.n[2];
 }
 
-template <class T> DEV T third(int i, T a, T b, T c)
-{
-    return i == 0 ? a : i == 1 ? b : c;
-}
-
 template <class F, int R>
 DEV void mvs(const uchar *x, const uchar *w0, const uchar *w1, const uchar *w2, const uchar *b0, const uchar *b1,
              const uchar *b2, uchar *y0, uchar *y1, uchar *y2, const uchar *counts, const lp_mms &p)

@@ -20,65 +20,57 @@ DEV void x4(const uchar *x, int fmt, int i, int wide, float v[4])
     }
 }
 
+template <class T> DEV T third(int i, T a, T b, T c)
+{
+    return i == 0 ? a : i == 1 ? b : c;
+}
+
 struct epi_bases {
     const uchar *e[LP_MAX_EPI];
 };
 
-/* What the epilogue of a value at row `pair`, column c reads: bias, then each step's operand. */
-struct epi_values {
-    float bias, v[LP_MAX_EPI];
-};
-
-DEV void finish_read(epi_values &e, const lp_mm &p, int pair, int c, const uchar *bias, const epi_bases &b)
+/* One epilogue step on a value; operand: what BIAS, RESIDUAL and MUL read. */
+DEV float epi_step(int kind, int arg, float factor, float v, float operand)
 {
-    e.bias = p.bias.fmt ? ld(bias + p.bias.off, p.bias.fmt, c) : 0.0f;
-    UNROLL
-    for (int s = 0; s < LP_MAX_EPI; s++) {
-        const lp_epi &step = p.epi[s];
-        e.v[s] = 0;
-        if (s >= p.n_epi)
-            continue;
-        if (step.kind == INFER_EPI_BIAS)
-            e.v[s] = ld_far(b.e[s] + step.t.off, step.t.fmt, c);
-        else if (step.kind == INFER_EPI_RESIDUAL || step.kind == INFER_EPI_MUL)
-            e.v[s] = ld_far(b.e[s] + at(step.t, pair), step.t.fmt, c);
-    }
-}
-
-/* Scale, bias and epilogue steps on one value. */
-DEV float finish_with(const epi_values &e, const lp_mm &p, float v)
-{
-    v = mul(v, p.scale);
-    if (p.bias.fmt)
-        v = add(v, e.bias);
-    UNROLL
-    for (int s = 0; s < LP_MAX_EPI; s++) {
-        if (s >= p.n_epi)
-            break;
-        switch (p.epi[s].kind) {
-        case INFER_EPI_BIAS:
-        case INFER_EPI_RESIDUAL:
-            v = add(v, e.v[s]);
-            break;
-        case INFER_EPI_MUL:
-            v = mul(v, e.v[s]);
-            break;
-        case INFER_EPI_ACT:
-            v = activate(p.epi[s].arg, v);
-            break;
-        case INFER_EPI_SCALE:
-            v = mul(v, p.epi[s].factor);
-            break;
-        }
+    switch (kind) {
+    case INFER_EPI_BIAS:
+    case INFER_EPI_RESIDUAL:
+        return add(v, operand);
+    case INFER_EPI_MUL:
+        return mul(v, operand);
+    case INFER_EPI_ACT:
+        return activate(arg, v);
+    case INFER_EPI_SCALE:
+        return mul(v, factor);
     }
     return v;
 }
 
+/* The steps on a value of row `pair`, column c; from: the bases of their operands. */
+DEV float epi_steps(float v, const lp_epi *epi, int n, int pair, int c, const uchar *const *from)
+{
+    UNROLL
+    for (int s = 0; s < LP_MAX_EPI; s++) {
+        const lp_epi &e = epi[s];
+        float operand = 0;
+        if (s >= n)
+            break;
+        if (e.kind == INFER_EPI_BIAS)
+            operand = ld(from[s] + e.t.off, e.t.fmt, c);
+        else if (e.kind == INFER_EPI_RESIDUAL || e.kind == INFER_EPI_MUL)
+            operand = ld(from[s] + at(e.t, pair), e.t.fmt, c);
+        v = epi_step(e.kind, e.arg, e.factor, v, operand);
+    }
+    return v;
+}
+
+/* Scale, bias and epilogue steps on one value of row `pair`, column c. */
 DEV float finish(const lp_mm &p, float v, int pair, int c, const uchar *bias, const epi_bases &b)
 {
-    epi_values e;
-    finish_read(e, p, pair, c, bias, b);
-    return finish_with(e, p, v);
+    v = mul(v, p.scale);
+    if (p.bias.fmt)
+        v = add(v, ld(bias + p.bias.off, p.bias.fmt, c));
+    return epi_steps(v, p.epi, p.n_epi, pair, c, b.e);
 }
 
 #endif

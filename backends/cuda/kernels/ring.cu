@@ -376,11 +376,6 @@ DEV float x_row(uchar *to, float *part, const uchar *row, const uchar *norm, con
 /* ---- The kernel ---------------------------------------------------------------------------------------------------
  */
 
-template <class T> DEV T one_of(int i, T a, T b, T c)
-{
-    return i == 0 ? a : i == 1 ? b : c;
-}
-
 DEV int panels_of(int n)
 {
     return (n + PACKED_ROWS - 1) / PACKED_ROWS;
@@ -422,21 +417,7 @@ DEV float ring_finish(const lp_ring &p, float v, float bias, const float e[LP_MA
     for (int s = 0; s < LP_MAX_EPI; s++) {
         if (s >= p.n_epi)
             break;
-        switch (p.epi_kind[s]) {
-        case INFER_EPI_BIAS:
-        case INFER_EPI_RESIDUAL:
-            v = add(v, e[s]);
-            break;
-        case INFER_EPI_MUL:
-            v = mul(v, e[s]);
-            break;
-        case INFER_EPI_ACT:
-            v = activate(p.epi_arg[s], v);
-            break;
-        case INFER_EPI_SCALE:
-            v = mul(v, p.epi_factor[s]);
-            break;
-        }
+        v = epi_step(p.epi_kind[s], p.epi_arg[s], p.epi_factor[s], v, e[s]);
     }
     return v;
 }
@@ -449,7 +430,7 @@ template <int FMT> DEV void copier(const ring_block &b, const ring_args &a, cons
         for (int u = (int)blockIdx.x; u < b.units; u += (int)gridDim.x)
             for (int h = 0; h < b.parts; h++) {
                 int panel, i = weight_of(p, u, h, &panel);
-                const uchar *w = one_of(i, a.w[0], a.w[1], a.w[2]) + one_of(i, p.w_off[0], p.w_off[1], p.w_off[2]) +
+                const uchar *w = third(i, a.w[0], a.w[1], a.w[2]) + third(i, p.w_off[0], p.w_off[1], p.w_off[2]) +
                                  (int64_t)panel * b.steps * F::BYTES;
                 for (int k = 0; k < b.steps; k += F::STEPS) {
                     int n = (b.steps - k < F::STEPS ? b.steps - k : F::STEPS) * F::BYTES;
@@ -502,7 +483,7 @@ DEV void ender(const ring_block &b, const ring_args &a, const lp_ring &p, int me
                     float bias = 0, e[LP_MAX_EPI] = {}, v = 0;
                     if (there && p.kind != RING_GLU) { /* before the sums are there */
                         if (p.b[i].fmt)
-                            bias = ld(one_of(i, a.b[0], a.b[1], a.b[2]) + p.b[i].off, p.b[i].fmt, col);
+                            bias = ld(third(i, a.b[0], a.b[1], a.b[2]) + p.b[i].off, p.b[i].fmt, col);
                         if (p.kind == RING_ONE) {
                             UNROLL
                             for (int s = 0; s < LP_MAX_EPI; s++)
@@ -526,7 +507,7 @@ DEV void ender(const ring_block &b, const ring_args &a, const lp_ring &p, int me
                         : p.kind == RING_ONE ? ring_finish(p, v, bias, e)
                                              : add(v, bias);
                     const int out = p.kind == RING_GLU ? 0 : i;
-                    st(one_of(out, a.y[0], a.y[1], a.y[2]) + p.y[out].off + r * p.y[out].step, p.y[out].fmt, col, v);
+                    st(third(out, a.y[0], a.y[1], a.y[2]) + p.y[out].off + r * p.y[out].step, p.y[out].fmt, col, v);
                 }
                 wave_sync();
                 if (lane == 0)

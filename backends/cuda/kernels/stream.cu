@@ -179,11 +179,6 @@ DEV void stream(const uchar *x, const uchar *w, const uchar *bias, const epi_bas
     }
 }
 
-template <class T> DEV T third(int i, T a, T b, T c)
-{
-    return i == 0 ? a : i == 1 ? b : c;
-}
-
 DEV int tiles_of(int n)
 {
     return (n + EDGE - 1) / EDGE;
