@@ -422,6 +422,13 @@ DEV float ring_finish(const lp_ring &p, float v, float bias, const float e[LP_MA
     return v;
 }
 
+/* Nobody takes what was copied, but a block may not end before it is there: the first n slots. */
+DEV void copies_end(const ring_block &b, int n)
+{
+    for (int i = 0; i < n; i++)
+        mbar_wait(b.full + i, 0);
+}
+
 template <int FMT> DEV void copier(const ring_block &b, const ring_args &a, const lp_ring &p)
 {
     typedef ring_of<FMT> F;
@@ -437,7 +444,7 @@ template <int FMT> DEV void copier(const ring_block &b, const ring_args &a, cons
                     if (first-- == 0) { /* the ring is full: now there is time to ask */
                         rows = rows_of(a.counts, p.rows);
                         if (rows <= 0)
-                            break;
+                            return copies_end(b, p.slots);
                     }
                     mbar_wait(b.empty + s, turn);
                     mbar_expect(b.full + s, n);
@@ -447,17 +454,13 @@ template <int FMT> DEV void copier(const ring_block &b, const ring_args &a, cons
                         turn ^= 1;
                     }
                 }
-                if (!rows)
-                    break;
             }
-        if (rows < 0)
+        if (rows < 0) {
             rows = rows_of(a.counts, p.rows);
-        if (rows <= 0)
-            break;
+            if (rows <= 0)
+                return copies_end(b, p.slots - first);
+        }
     }
-    if (rows <= 0) /* nobody takes what was copied, but a block may not end before it is there */
-        for (int i = 0; i < p.slots && i < p.slots - (first > 0 ? first : 0); i++)
-            mbar_wait(b.full + i, 0);
 }
 
 /* Puts sums to their places: every RING_ENDS-th unit. A lane has a row of x and a column, in two turns where there are
