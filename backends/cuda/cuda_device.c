@@ -61,7 +61,7 @@ infer_status cuda_dev_open(const infer_host *host, uint32_t index, infer_device 
     dev->packed = !packed || strcmp(packed, "0");
     const char *same = host->config_get(host->ctx, "deterministic");
     dev->deterministic = same && strcmp(same, "0") != 0;
-    dev->attn_many = many && strcmp(many, "0") && !dev->deterministic; /* takes rows by how many a sequence has */
+    dev->attn_many = !(many && !strcmp(many, "0")) && !dev->deterministic; /* takes rows by how many a sequence has */
     pthread_mutex_init(&dev->mu, NULL);
     facts(dev);
     int version = 0;

@@ -37,7 +37,7 @@ try "one device" 0 'level T6' devices=1 '--case t[05].*'
 try "no way between devices" 0 'level T6' peer=0 '--case t5.*'
 try "the second device" 0 'level T6' '' '--device cuda1 --case t[0456].*'
 try "weights as they come" 0 'level T6' '' '--set packed=0 --case t[12].*'
-try "prompts by a kernel of their own" 0 'level T3' '' '--set attn_many=1 --max-tier T3 --case t[13].*'
+try "prompts by the kernel for few rows" 0 'level T3' '' '--set attn_many=0 --max-tier T3 --case t[13].*'
 # a row's result is the same in any company, packed or not, as it says of all its products and of attention
 try "deterministic" 0 'level T6' '' '-v --set deterministic=1 --case t[123].*'
 for case in 't2.bf16.company' 't2.q4_k.company' 't2.q5_0.company' 't2.f8_e4m3.company'; do
