@@ -32,7 +32,8 @@ static int32_t held_of(const infer_device *dev, const ring_row *f, int32_t k, in
 {
     const int64_t room = (int64_t)dev->tune.shared_per_block - RING_FIXED,
                   slot = RING_STEPS(f->step) * (int64_t)f->step;
-    const int64_t row = RING_SUMS + RING_SIZE(((int64_t)k + f->unit - 1) / f->unit * f->unit / 32);
+    const int64_t k32 = ((int64_t)k + f->unit - 1) / f->unit * f->unit / 32;
+    const int64_t row = RING_SUMS + RING_SIZE(k32);
     int32_t held = rows < RING_ROWS ? rows : RING_ROWS;
     while (held > 1 && room - held * row < 3 * slot)
         held--;

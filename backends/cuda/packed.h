@@ -18,15 +18,16 @@
  *   Q8_0       unit 64: two blocks of 512 bytes of codes, the lane's 16: row g P0 P1 P2 P3, row g + 8 the same; each
  *              code + 128. Then scales, f16: of g: block 0 rows g, g + 8, block 1 rows g, g + 8.
  *   Q4_0       unit 64: the lane's 16 bytes of codes: words of block 0 row g, row g + 8, block 1 row g, row g + 8.
- *              Nibble i of a word is the first of P_i, nibble 4 + i the second. Then scales as Q8_0's.
+ *              Nibbles of a word: the first of P0, P2, P1, P3, then their seconds; so the low nibbles of its bytes are
+ *              of the first 16 elements. Then scales as Q8_0's.
  *   Q4_1       the same, then minima as the scales
  *   Q4_K       unit 256: codes of four times 64 elements as Q4_0's, 512 bytes each. Then for each of the four, 8 bytes
  *              of g: row g scale and minimum of its first 32 elements, of its second, row g + 8 the same. Then of each
  *              of the 16 rows d and dmin, f16.
  *   Q6_K       unit 256: low nibbles as Q4_K's codes. Then for each of the four, 8 bytes of the lane: words of block 0
- *              and block 1; bits 2 i of the word's half h are of the first of row h's P_i, bits 2 i + 8 of the second.
- *              Then for each of the four, 8 bytes of g: scales, of row g's four 16 elements, of row g + 8's. Then of
- *              each row d, f16.
+ *              and block 1, of the two bits above, the upper one turned round; byte i has those of the low nibble of
+ *              row g's byte i, of row g + 8's, of the high nibble of row g's, of row g + 8's. Then for each of the
+ * four, 8 bytes of g: scales, of row g's four 16 elements, of row g + 8's. Then of each row d, f16.
  */
 /* clang-format on */
 #ifndef CUDA_PACKED_H
@@ -40,20 +41,20 @@
 
 #define PACKED_ROWS 16
 
-/* X(id, elements of a step, its bytes) */
+/* X(id, elements of a step, its bytes, whether elements are integer codes with scales) */
 #define PACKED_FORMATS(X)                                                                                              \
-    X(BF16, 64, 2048)                                                                                                  \
-    X(F16, 64, 2048)                                                                                                   \
-    X(F8_E4M3, 128, 2048)                                                                                              \
-    X(Q8_0, 64, 1088)                                                                                                  \
-    X(Q4_0, 64, 576)                                                                                                   \
-    X(Q4_1, 64, 640)                                                                                                   \
-    X(Q4_K, 256, 2368)                                                                                                 \
-    X(Q6_K, 256, 3360)
+    X(BF16, 64, 2048, 0)                                                                                               \
+    X(F16, 64, 2048, 0)                                                                                                \
+    X(F8_E4M3, 128, 2048, 0)                                                                                           \
+    X(Q8_0, 64, 1088, 1)                                                                                               \
+    X(Q4_0, 64, 576, 1)                                                                                                \
+    X(Q4_1, 64, 640, 1)                                                                                                \
+    X(Q4_K, 256, 2368, 1)                                                                                              \
+    X(Q6_K, 256, 3360, 1)
 
 /* The same as constants. */
 enum {
-#define X(id, unit, bytes) PACKED_UNIT_##id = unit, PACKED_STEP_##id = bytes,
+#define X(id, unit, bytes, codes) PACKED_UNIT_##id = unit, PACKED_STEP_##id = bytes,
     PACKED_FORMATS(X)
 #undef X
 };
@@ -68,7 +69,7 @@ enum {
 PACKED_FN int32_t packed_unit(infer_format f)
 {
     switch (f) {
-#define X(id, unit, bytes)                                                                                             \
+#define X(id, unit, bytes, codes)                                                                                      \
     case INFER_FMT_##id:                                                                                               \
         return unit;
         PACKED_FORMATS(X)
@@ -82,7 +83,7 @@ PACKED_FN int32_t packed_unit(infer_format f)
 PACKED_FN int32_t packed_step(infer_format f)
 {
     switch (f) {
-#define X(id, unit, bytes)                                                                                             \
+#define X(id, unit, bytes, codes)                                                                                      \
     case INFER_FMT_##id:                                                                                               \
         return bytes;
         PACKED_FORMATS(X)

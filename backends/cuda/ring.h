@@ -38,11 +38,16 @@ typedef struct lp_ring {
     float epi_factor[LP_MAX_EPI], scale, limit, eps, offset;
 } lp_ring;
 
-/* Shared memory: barriers, the waves' sums, rows of x with their block sums, the ring of slots of
- * RING_STEPS(bytes) * bytes. */
-#define RING_FIXED     1024
-#define RING_SUMS      (2 * RING_ENDS * RING_WAVES * 16 * 4) /* of a row of x */
-#define RING_X(k32)    (128 * (k32))                         /* of a row of k32 blocks of 32 elements */
-#define RING_SIZE(k32) (RING_X(k32) + ((k32)*4 + 15) / 16 * 16)
+/* Shared memory: barriers, the waves' sums, rows of x, the ring of slots of RING_STEPS(bytes) * bytes, to which copies
+ * are only fast at multiples of 128. A row of k32 blocks of 32 elements: two planes of 16 bits or four of bytes; of
+ * codes then sums of blocks and scales of 256 elements. */
+#define RING_FIXED       1024
+#define RING_SUMS        (2 * RING_ENDS * RING_WAVES * 16 * 4) /* of a row of x */
+#define RING_X(k32)      (128 * (k32))
+#define RING_SCALES(k32) (132 * (k32))
+#define RING_SIZE(k32)   ((RING_SCALES(k32) + ((k32) + 7) / 8 * 4 + 127) / 128 * 128)
+
+/* What codes are in ring_step.cuh, times what they stand for. */
+#define RING_CODE_UNIT(format) ((format) == INFER_FMT_Q4_0 ? 16.0f : (format) == INFER_FMT_Q6_K ? 4.0f : 1.0f)
 
 #endif

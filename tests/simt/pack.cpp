@@ -60,7 +60,8 @@ struct place {
 int nibble(const unsigned char *codes64, const place &p, int block)
 {
     const unsigned char *word = codes64 + 16 * p.lane + 4 * (2 * block + p.h);
-    int n = p.second ? 4 + p.i : p.i;
+    const int order[] = {0, 2, 1, 3}; /* P0, P2, P1, P3 */
+    int n = order[p.i] + 4 * p.second;
     return word[n / 2] >> 4 * (n % 2) & 15;
 }
 
@@ -104,8 +105,9 @@ element read(infer_format f, const unsigned char *s, int r, int e)
         break;
     }
     default: {
-        const unsigned char *word = s + 4 * 512 + four * 256 + 8 * p.lane + 4 * block + 2 * p.h;
-        int high = word[p.second] >> 2 * p.i & 3;
+        const unsigned char *word = s + 4 * 512 + four * 256 + 8 * p.lane + 4 * block;
+        const int byte = p.i % 2 + 2 * p.second; /* P0 and P2 of bytes 0 and 2, P1 and P3 of 1 and 3 */
+        int high = (word[byte] >> (4 * (p.i / 2) + 2 * p.h) & 3) ^ 2;
         x.code = (nibble(s + 512 * four, p, block) | high << 4) - 32;
         x.scale = (float)(signed char)s[4 * 512 + 4 * 256 + four * 64 + 8 * p.g + 4 * p.h + e % 64 / 16];
         x.d = f16_at(s + 4 * 512 + 4 * 256 + 4 * 64 + 2 * r);

@@ -77,8 +77,9 @@ double e4m3_at(unsigned u)
 /* Nibble of element e of 64 of row r of 16. Pairs of 32 elements: P0 (2 t, 2 t + 1) and P1 (2 t + 8, 2 t + 9) of the
  * first 16, P2 and P3 of the others. */
 struct pair_place {
-    int lane, i, second;
-    pair_place(int r, int e) : lane(4 * (r % 8) + e % 8 / 2), i(e % 32 / 16 * 2 + e % 16 / 8), second(e % 2)
+    int lane, i, second, nibble; /* nibble: P0, P2, P1, P3 */
+    pair_place(int r, int e)
+        : lane(4 * (r % 8) + e % 8 / 2), i(e % 32 / 16 * 2 + e % 16 / 8), second(e % 2), nibble(i % 2 * 2 + i / 2)
     {
     }
 };
@@ -88,7 +89,7 @@ int nibble_at(const unsigned char *codes, int r, int e)
     pair_place p(r, e);
     uint32_t w;
     memcpy(&w, codes + 16 * p.lane + 4 * (e / 32 * 2 + r / 8), 4);
-    return (int)(w >> 4 * (p.i + 4 * p.second) & 15u);
+    return (int)(w >> 4 * (p.nibble + 4 * p.second) & 15u);
 }
 
 double quant_at(infer_format f, const unsigned char *s, int r, int e)
@@ -109,7 +110,7 @@ double quant_at(infer_format f, const unsigned char *s, int r, int e)
     }
     uint32_t w;
     memcpy(&w, s + 2048 + 256 * q + 8 * p.lane + 4 * block, 4);
-    int high = (int)(w >> (16 * half + 2 * p.i + 8 * p.second) & 3u);
+    int high = (int)(w >> (8 * (p.i % 2 + 2 * p.second) + 4 * (p.i / 2) + 2 * half) & 3u) ^ 2;
     return half_at(s + 3328 + 2 * r) * (signed char)s[3072 + 64 * q + 8 * g + 4 * half + e % 64 / 16] *
            (low + 16 * high - 32);
 }

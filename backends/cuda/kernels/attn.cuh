@@ -7,11 +7,6 @@
 
 #if defined(ASYNC) && WAVE == 32
 
-#if defined(SIMT_H)
-#define NO_UNROLL
-#else
-#define NO_UNROLL _Pragma("unroll 1")
-#endif
 #define LOG2E 1.4426950408889634f
 
 DEV float two_to(float v)

@@ -27,8 +27,10 @@
 #endif
 #if defined(SIMT_H)
 #define UNROLL
+#define NO_UNROLL
 #else
-#define UNROLL _Pragma("unroll")
+#define UNROLL    _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
 #endif
 typedef unsigned char uchar;
 

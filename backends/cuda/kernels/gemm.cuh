@@ -25,12 +25,6 @@
 #endif
 #define GEMM_CHUNK 32 /* columns that go out at a time */
 
-#if defined(SIMT_H)
-#define NO_UNROLL
-#else
-#define NO_UNROLL _Pragma("unroll 1")
-#endif
-
 /* Barriers by number. */
 #define GEMM_BOTH 3 /* 1 and 2: of one warpgroup of products */
 

@@ -41,8 +41,8 @@ template <int LESS> DEV void nibble_pairs(uint32_t w, uint32_t v[4])
 {
     uint32_t high = w >> 8;
     v[0] = half2_add(and_or(w, 0x000F000Fu, H2_1024), H2_LESS(LESS));
-    v[1] = half2_fma(and_or(w, 0x00F000F0u, H2_1024), H2_SIXTEENTH, H2_LESS_64(LESS));
-    v[2] = half2_add(and_or(high, 0x000F000Fu, H2_1024), H2_LESS(LESS));
+    v[2] = half2_fma(and_or(w, 0x00F000F0u, H2_1024), H2_SIXTEENTH, H2_LESS_64(LESS));
+    v[1] = half2_add(and_or(high, 0x000F000Fu, H2_1024), H2_LESS(LESS));
     v[3] = half2_fma(and_or(high, 0x00F000F0u, H2_1024), H2_SIXTEENTH, H2_LESS_64(LESS));
 }
 
@@ -133,12 +133,12 @@ struct gemm_q6_k {
             for (int b = 0; b < 2; b++) {
                 uint32_t two = half2_add(bytes_of(four, 0x64646464u, b ? 0x4342u : 0x4140u), H2_LESS(128)), v[4];
                 two = half2_mul(two, d);
-                /* the bits above the nibbles, of pairs' first and second, under the nibbles' places */
-                uint32_t u = bytes_of(b ? high.y : high.x, 0, h ? 0x4342u : 0x4140u), n = w[2 * b + h];
-                v[0] = and_or(u << 4, 0x00300030u, and_or(n, 0x000F000Fu, H2_1024));
-                v[1] = and_or(u << 2, 0x00300030u, and_or(n >> 4, 0x000F000Fu, H2_1024));
-                v[2] = and_or(u, 0x00300030u, and_or(n >> 8, 0x000F000Fu, H2_1024));
-                v[3] = and_or(u >> 2, 0x00300030u, and_or(n >> 12, 0x000F000Fu, H2_1024));
+                /* the bits above, the upper one turned round */
+                uint32_t u = b ? high.y : high.x, n = w[2 * b + h], up = u << (4 - 2 * h), down = u >> 2 * h;
+                v[0] = and_xor(up, 0x00300030u, and_or(n, 0x000F000Fu, H2_1024 + 0x00200020u));
+                v[1] = and_xor(up >> 8, 0x00300030u, and_or(n >> 8, 0x000F000Fu, H2_1024 + 0x00200020u));
+                v[2] = and_xor(down, 0x00300030u, and_or(n >> 4, 0x000F000Fu, H2_1024 + 0x00200020u));
+                v[3] = and_xor(down >> 8, 0x00300030u, and_or(n >> 12, 0x000F000Fu, H2_1024 + 0x00200020u));
                 for (int k = 0; k < 4; k++)
                     v[k] = half2_mul(half2_add(v[k], H2_LESS(32)), h2_both(two, k / 2));
                 put_pairs(a + 2 * b, h, v);

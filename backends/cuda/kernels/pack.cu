@@ -31,8 +31,8 @@ DEV void put_u32(uchar *p, uint32_t v)
 /* Nibbles of a word from P0 to P3, two bytes of 4 bits each. */
 DEV uint32_t nibbles(uint32_t p0, uint32_t p1, uint32_t p2, uint32_t p3)
 {
-    uint32_t first = (p0 & 15u) | (p1 & 15u) << 4 | (p2 & 15u) << 8 | (p3 & 15u) << 12;
-    uint32_t second = p0 >> 8 | p1 >> 8 << 4 | p2 >> 8 << 8 | p3 >> 8 << 12;
+    uint32_t first = (p0 & 15u) | (p2 & 15u) << 4 | (p1 & 15u) << 8 | (p3 & 15u) << 12;
+    uint32_t second = p0 >> 8 | p2 >> 8 << 4 | p1 >> 8 << 8 | p3 >> 8 << 12;
     return first | second << 16;
 }
 
@@ -177,17 +177,19 @@ struct as_q6_k {
             p[h] = p[h] ? p[h] + 210 * (int64_t)step : NULL;
         }
         for (int s = 0; s < 4; s++) {
-            uint32_t low[4] = {0, 0, 0, 0}, high[2] = {0xAAAAAAAAu, 0xAAAAAAAAu};
+            uint32_t low[4] = {0, 0, 0, 0}, high[2] = {0, 0};
             for (int h = 0; h < 2; h++)
                 for (int b = 0; b < 2 && p[h]; b++) {
                     const uchar *q = p[h] + 64 * (s / 2) + 32 * b + 2 * t, *u = p[h] + 128 + 32 * (s / 2) + 2 * t;
                     uint32_t l[4], two = 0;
                     for (int i = 0; i < 4; i++) {
                         l[i] = pair(q + 8 * i) >> 4 * (s % 2) & 0x0F0Fu;
-                        two |= (pair(u + 8 * i) >> (4 * (s % 2) + 2 * b) & 0x0303u) << 2 * i;
+                        /* P0 to bytes 0 and 2, P1 to 1 and 3, P2 and P3 above them */
+                        uint32_t bits = pair(u + 8 * i) >> (4 * (s % 2) + 2 * b) & 0x0303u;
+                        two |= ((bits & 3u) | bits >> 8 << 16) << (i % 2 * 8 + i / 2 * 4);
                     }
                     low[2 * b + h] = nibbles(l[0], l[1], l[2], l[3]);
-                    high[b] = (high[b] & ~(0xFFFFu << 16 * h)) | two << 16 * h;
+                    high[b] |= (two ^ 0x22222222u) << 2 * h;
                 }
             st_16(to + 512 * s + 16 * lane, low[0], low[1], low[2], low[3]);
             put_u32(to + 2048 + 256 * s + 8 * lane, high[0]);
