@@ -1,5 +1,6 @@
 /* Products of many rows by packed weights (kernels/gemm.cu): which tile, what lies in scratch, two launches: x as the
- * products want it, then the products. SPDX-License-Identifier: Apache-2.0 */
+ * products want it, with a norm before that if the queue keeps one, then the products. SPDX-License-Identifier:
+ * Apache-2.0 */
 #include "config.h"
 
 #include <string.h>
@@ -145,13 +146,28 @@ static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const in
                        .mixed = f == INFER_FMT_F8_WIDE};
     cuda_launch l;
     infer_status s;
+    cuda_norm *norm = &((infer_queue *)c->to)->norm;
+    uint32_t x_kernel = row->x;
     p->x_off = places.x;
     p->scale_off = places.scale;
     p->count_off = places.count;
     p->part_off = places.part;
     p->whole = c->dev->deterministic;
-    cuda_launch_init(&l, c, row->x, (const int[]){x_operand, -3, -1}, 3, &px, sizeof px);
-    if (row->x == CUDA_K_gemm_x_bf16)
+    if (norm->kept && x_operand == 0) {
+        px.x = norm->p.x;
+        px.norm = norm->p.w;
+        px.has_norm = 1;
+        px.eps = norm->p.eps;
+        px.offset = norm->p.offset;
+        x_kernel = x_kernel == CUDA_K_gemm_x_bf16 ? CUDA_K_gemm_xn_bf16 : x_kernel;
+    }
+    cuda_launch_init(&l, c, x_kernel, (const int[]){x_operand, -2, -3, -1}, 4, &px, sizeof px);
+    if (px.has_norm) {
+        l.ptr[0] = norm->x;
+        l.ptr[1] = norm->w;
+        norm->kept--;
+    }
+    if (x_kernel == CUDA_K_gemm_x_bf16)
         s = cuda_emit(c, &l, cuda_div_up(8 * (int64_t)px.steps, X_PIECES), cuda_walked(cuda_div_up(rows, 8)), 1,
                       X_THREADS, 1, 1);
     else

@@ -111,6 +111,7 @@
     X(each, ids_select)                                                                                                \
     X(each, moe_combine)                                                                                               \
     X(gemm, gemm_x_bf16)                                                                                               \
+    X(gemm, gemm_xn_bf16)                                                                                              \
     X(gemm, gemm_x_f16)                                                                                                \
     X(gemm, gemm_x_e4m3)                                                                                               \
     X(kv, rope_write)                                                                                                  \

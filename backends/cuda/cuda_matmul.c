@@ -278,8 +278,9 @@ uint32_t cuda_makes_norm(infer_device *dev, const infer_op_desc *norm, const inf
                                                   : 0;
     if (!n || launch_tensor_desc(norm, 0)->rank != 2)
         return 0;
+    const int64_t rows = launch_tensor_desc(norm, 0)->shape[0];
     for (uint32_t i = 1; i <= n; i++)
-        if (!cuda_ring_takes(dev, next, i) || cuda_gemm_takes(dev, next, i, launch_tensor_desc(norm, 0)->shape[0]))
+        if (!cuda_ring_takes(dev, next, i) && !cuda_gemm_takes(dev, next, i, rows))
             return 0;
     return n == 1 || joins(dev, next, n) ? 1 : n;
 }

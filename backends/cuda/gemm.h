@@ -11,11 +11,13 @@
  * rows in atoms (kernels/wgmma.cuh). Elements beyond K are zero, rows that are not there are not written. Also sets the
  * products' counters to 0. scale_off: a float a row, where the format has no room for x as it is. */
 typedef struct gemm_x_block {
-    lp_tensor x;
+    lp_tensor x, norm;
     lp_rows rows;
     lp_u64 to_off, scale_off, count_off; /* in scratch */
     lp_i32 k, steps, tile, counters;
-    lp_i32 mixed, reserved; /* F16: elements in the order in which gemm_e4m3w has weights (kernels/gemm_quant.cuh) */
+    lp_i32 mixed;    /* F16: elements in the order in which gemm_e4m3w has weights (kernels/gemm_quant.cuh) */
+    lp_i32 has_norm; /* x passes an RMS norm, whose weights (norm) may be absent */
+    float eps, offset;
 } gemm_x_block;
 
 /* gemmN_F: up to three weights of one x (LP_MMS_SIDE), of one with an epilogue; or gate and up (LP_MMS_GLU). */

@@ -7,6 +7,7 @@
 
 #if SIMT_WAVE == 32
 SIMT_KERNEL(gemm_x_bf16)
+SIMT_KERNEL(gemm_xn_bf16)
 SIMT_KERNEL(gemm_x_f16)
 SIMT_KERNEL(gemm_x_e4m3)
 #define QUANT(f)                                                                                                       \

@@ -29,7 +29,8 @@ struct problem {
     int kind;  /* LP_MMS_* */
     int steps; /* of the epilogue: 0 none, 1 residual, 2 bias, activation, factor; 3 one with bias */
     int grid, cap, y_fmt, act;
-    float scale; /* of x; 0: numbers that every format has exactly, so that nothing is rounded but sums */
+    float scale;  /* of x; 0: numbers that every format has exactly, so that nothing is rounded but sums */
+    int norm = 0; /* of x: 1 with weights, 2 without */
 };
 
 lp_tensor rows_at(int64_t row_bytes, int width, int fmt)
@@ -56,7 +57,7 @@ void check(const problem &q)
     int x_steps = quant ? (q.k + 255) / 256 * 4 : steps;
     int count[4] = {-1, q.rows, -1, -1}, glu = q.kind == LP_MMS_GLU, outputs = 0;
     std::vector<unsigned char> w[3], scratch;
-    std::vector<float> x((size_t)q.cap * q.k), other((size_t)q.cap * q.n[0]), bias[3];
+    std::vector<float> x((size_t)q.cap * q.k), other((size_t)q.cap * q.n[0]), bias[3], weights((size_t)q.k);
     std::vector<unsigned char> y[3][2];
     for (size_t i = 0; i < x.size(); i++)
         x[i] = q.scale   ? random_float() * q.scale * (float)(1 + (random_bits() & 7))
@@ -84,6 +85,13 @@ void check(const problem &q)
     bx.tile = q.tile;
     bx.mixed = quant && f->step == 2048;
     bx.counters = GEMM_COUNTERS(q.grid);
+    bx.has_norm = q.norm != 0;
+    if (q.norm == 1)
+        bx.norm = rows_at(0, q.k, INFER_FMT_F32);
+    bx.eps = 1e-5f;
+    bx.offset = 0.5f;
+    for (float &v : weights)
+        v = 1 + random_float();
     b.rows = bx.rows;
     b.x_off = bx.to_off;
     b.scale_off = bx.scale_off;
@@ -139,9 +147,9 @@ void check(const problem &q)
         simt::reverse = turn;
         scratch.assign(at + 16, 0xFF);
         unsigned char *base = scratch.data() + (16 - (uintptr_t)scratch.data() % 16) % 16;
-        void *xm[] = {x.data(), base, count};
-        std::string name = std::string("gemm_x_") + f->x;
-        bool plain = f->f == INFER_FMT_BF16;
+        void *xm[] = {x.data(), weights.data(), base, count};
+        bool plain = f->f == INFER_FMT_BF16 && !q.norm;
+        std::string name = std::string(f->f == INFER_FMT_BF16 && q.norm ? "gemm_xn_" : "gemm_x_") + f->x;
         dim3 grid = plain ? dim3((uint32_t)(8 * x_steps + 63) / 64, (uint32_t)(q.cap + 7) / 8) : dim3((uint32_t)q.cap);
         simt::start({name.c_str(), xm, &bx, grid, dim3(plain ? 256 : 512), 0});
         name = "gemm" + std::to_string(q.tile) + "_" + f->name;
@@ -161,7 +169,11 @@ void check(const problem &q)
             printf("the order of threads shows\n");
             wrong++;
         }
-        for (int r = 0; r < q.cap; r++)
+        for (int r = 0; r < q.cap; r++) {
+            double squares = 0;
+            for (int k = 0; k < q.k; k++)
+                squares += (double)x[(size_t)r * q.k + k] * x[(size_t)r * q.k + k];
+            const double inv = q.norm ? 1 / std::sqrt(squares / q.k + 1e-5) : 1;
             for (int c = 0; c < q.n[i] + gap; c++) {
                 const unsigned char *p = &y[i][0][((size_t)r * (q.n[i] + gap) + c) * y_bytes];
                 if (r >= q.rows || c >= q.n[i]) {
@@ -171,7 +183,8 @@ void check(const problem &q)
                 }
                 double v = 0, up = 0, norm = 0;
                 for (int k = 0; k < q.k; k++) {
-                    double xv = x[(size_t)r * q.k + k], t = xv * element(*f, w[i], q.k, c, k);
+                    double xv = x[(size_t)r * q.k + k] * inv * (q.norm == 1 ? weights[k] + 0.5 : 1);
+                    double t = xv * element(*f, w[i], q.k, c, k);
                     v += t;
                     norm += t * t;
                     if (glu)
@@ -202,6 +215,7 @@ void check(const problem &q)
                     passes++;
                 }
             }
+        }
     }
     if (wrong) {
         printf("FAIL gemm%d_%s rows %d of %d k %d n %d %d %d kind %d steps %d grid %d: %d wrong\n", q.tile, q.format,
@@ -250,6 +264,13 @@ int main()
         {"f16", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e6f},
         {"f16", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e-9f},
         {"e4m3", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e6f},
+        /* norms before */
+        {"bf16", 16, 9, 384, {72, 0, 0}, side, 1, 2, 16, f32, 0, 1.0f, 1},
+        {"bf16", 64, 40, 300, {64, 64, 0}, glu, 0, 2, 64, f32, silu, 1e3f, 2},
+        {"f16", 32, 20, 200, {72, 40, 8}, side, 3, 2, 32, f32, 0, 1e4f, 1},
+        {"e4m3", 16, 9, 300, {72, 0, 0}, side, 0, 2, 16, f32, 0, 1.0f, 1},
+        {"q4_k", 16, 9, 512, {72, 0, 0}, side, 1, 2, 16, f32, 0, 1.0f, 1},
+        {"e4m3w", 16, 9, 300, {72, 0, 0}, side, 1, 2, 16, f32, 0, 1.0f, 1},
     };
     for (const problem &p : problems)
         check(p);

@@ -4,6 +4,7 @@
  *
  * gemm_x_F      x of any plain format as F (bf16, f16, e4m3) has it: see gemm.h. Row scales: a block a row of x
  *   grid  bf16: x ceil(k / 512), y groups of 8 rows (walked), 256 threads; others: x rows, 512 threads
+ * gemm_xn_bf16  the same after an RMS norm, a block a row of x; the other formats' gemm_x_F do that too
  * gemmN_F       N rows of x a tile
  *   grid  a multiple of WG_CLUSTER, best one block a multiprocessor; GEMM_THREADS threads, dynamic memory
  * GEMM_SHARED(N) Launched behind each other, with early begin or without. SPDX-License-Identifier: Apache-2.0 */
@@ -133,7 +134,7 @@ DEV void gemm_x_counters(uchar *scratch, const gemm_x_block &p, int from, int st
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    gemm_x_bf16(const uchar *x, uchar *scratch, const uchar *counts, const gemm_x_block p)
+    gemm_x_bf16(const uchar *x, const uchar *, uchar *scratch, const uchar *counts, const gemm_x_block p)
 {
     int steps = p.steps, piece = (int)blockIdx.x * 64 + thread_id() % 64;
     grid_go();
@@ -189,11 +190,28 @@ template <int FMT> DEV float gemm_x_scale(float largest, float *back)
     return float_of((268 - e) << 23);
 }
 
-template <int FMT> DEV void gemm_x_scaled(const uchar *x, uchar *scratch, const uchar *counts, const gemm_x_block &p)
+/* What element i of a row is to be multiplied by after a norm's factor. */
+DEV float gemm_x_weight(const gemm_x_block &p, const uchar *norm, int i)
+{
+    return p.norm.fmt && i < p.k ? add(ld(norm + p.norm.off, p.norm.fmt, i), p.offset) : 1.0f;
+}
+
+DEV void gemm_x_weights(const gemm_x_block &p, const uchar *norm, int i, float f[8])
+{
+    norm += p.norm.off;
+    if (p.norm.fmt && i + 8 <= p.k)
+        ld8(norm, p.norm.fmt, i, is_aligned(norm, 16), f);
+    for (int k = 0; k < 8; k++)
+        f[k] = p.norm.fmt && i + 8 <= p.k ? add(f[k], p.offset) : gemm_x_weight(p, norm - p.norm.off, i + k);
+}
+
+/* A row after its norm, if it has one, times its scale, if the format wants one. */
+template <int FMT>
+DEV void gemm_x_row(const uchar *x, const uchar *norm, uchar *scratch, const uchar *counts, const gemm_x_block &p)
 {
     const int WIDE = FMT == INFER_FMT_F8_E4M3 ? 16 : 8; /* elements of a piece */
     int steps = p.steps, r = (int)blockIdx.x;
-    float back, largest = 0;
+    float back, largest = 0, squares = 0, inv = 1;
     grid_go();
     grid_wait();
     if (r == 0)
@@ -202,28 +220,45 @@ template <int FMT> DEV void gemm_x_scaled(const uchar *x, uchar *scratch, const 
         return;
     const uchar *row = x + at(p.x, r);
     for (int i = 8 * thread_id(); i < p.k; i += 8 * block_threads()) {
-        float v[8];
+        float v[8], f[8];
         gemm_x8(row, p, i, v);
-        for (int k = 0; k < 8; k++)
-            largest = fmaxf(largest, fabsf(v[k]));
+        if (p.has_norm)
+            gemm_x_weights(p, norm, i, f);
+        for (int k = 0; k < 8; k++) {
+            squares = fmaf(v[k], v[k], squares);
+            largest = fmaxf(largest, fabsf(p.has_norm ? mul(v[k], f[k]) : v[k]));
+        }
     }
-    largest = block_max(largest);
-    float s = gemm_x_scale<FMT>(largest, &back);
-    if (thread_id() == 0)
-        ((float *)(scratch + p.scale_off))[r] = back;
+    if (p.has_norm)
+        inv = 1.0f / sqrtf(block_sum(squares) / (float)p.k + p.eps);
+    float s = 1;
+    if (FMT != INFER_FMT_BF16) {
+        s = gemm_x_scale<FMT>(mul(block_max(largest), inv), &back);
+        if (thread_id() == 0)
+            ((float *)(scratch + p.scale_off))[r] = back;
+    }
     for (int i = thread_id(); i < 8 * steps; i += block_threads()) {
         uchar *to = gemm_x_at(scratch + p.to_off, p, steps, r, i / 8, i % 8);
         float v[WIDE];
         for (int k = 0; k < 8 && p.mixed; k++) { /* of 64, fragment i / 2 % 4 of 16, its first or second half */
             int e = i / 8 * 64 + k / 2 * 16 + i % 8 / 2 * 4 + i % 2 * 2 + k % 2;
             v[k] = e < p.k ? ld(row, p.x.fmt, e) : 0.0f;
+            if (p.has_norm)
+                v[k] = mul(mul(v[k], inv), gemm_x_weight(p, norm, e));
         }
-        for (int k = 0; k < WIDE && !p.mixed; k += 8)
+        for (int k = 0; k < WIDE && !p.mixed; k += 8) {
+            float f[8];
             gemm_x8(row, p, WIDE * i + k, v + k);
-        for (int k = 0; k < WIDE; k++)
+            if (p.has_norm) {
+                gemm_x_weights(p, norm, WIDE * i + k, f);
+                for (int j = 0; j < 8; j++)
+                    v[k + j] = mul(mul(v[k + j], inv), f[j]);
+            }
+        }
+        for (int k = 0; k < WIDE && FMT != INFER_FMT_BF16; k++)
             v[k] = mul(v[k], s);
-        if (FMT == INFER_FMT_F16) {
-            st8(to, INFER_FMT_F16, 0, 1, v);
+        if (FMT != INFER_FMT_F8_E4M3) {
+            st8(to, FMT, 0, 1, v);
         } else {
             uint32_t u[4] = {0, 0, 0, 0};
             for (int k = 0; k < WIDE; k++)
@@ -235,12 +270,13 @@ template <int FMT> DEV void gemm_x_scaled(const uchar *x, uchar *scratch, const 
 
 #define GEMM_X(name, FMT)                                                                                              \
     extern "C" __global__ void __launch_bounds__(512)                                                                  \
-        gemm_x_##name(const uchar *x, uchar *scratch, const uchar *counts, const gemm_x_block p)                       \
+        name(const uchar *x, const uchar *norm, uchar *scratch, const uchar *counts, const gemm_x_block p)             \
     {                                                                                                                  \
-        gemm_x_scaled<FMT>(x, scratch, counts, p);                                                                     \
+        gemm_x_row<FMT>(x, norm, scratch, counts, p);                                                                  \
     }
-GEMM_X(f16, INFER_FMT_F16)
-GEMM_X(e4m3, INFER_FMT_F8_E4M3)
+GEMM_X(gemm_xn_bf16, INFER_FMT_BF16)
+GEMM_X(gemm_x_f16, INFER_FMT_F16)
+GEMM_X(gemm_x_e4m3, INFER_FMT_F8_E4M3)
 
 #define GEMM(N, name, LIMIT, FMT)                                                                                      \
     extern "C" __global__ void CLUSTERED LIMIT gemm##N##_##name(GEMM_ARGS)                                             \
