@@ -18,7 +18,7 @@
 
 enum {
     CUDA_BIND_ALIGN = 256,  /* of offsets in bindings, and what every allocation is aligned to */
-    CUDA_MAX_PTR = 14,      /* pointers that a kernel takes */
+    CUDA_MAX_PTR = 16,      /* pointers that a kernel takes */
     CUDA_MAX_PARAMS = 1024, /* bytes of a kernel's parameter block; with the pointers well below the 4 KiB of all */
     CUDA_MAX_WAITS = 16,    /* waits of a queue that may be unreached at a time */
     CUDA_LOOK_NS = 1000000  /* how often a wait asks for failures, which costs microseconds */
@@ -61,6 +61,19 @@ typedef struct cuda_packer {
     cuda_lane lanes[CUDA_LANES];
 } cuda_packer;
 
+/* ---- Launches ---- */
+
+/* One kernel run: what an op emits. The kernel's arguments are n_ptr device pointers, then the parameter block by value
+ * (none where params_bytes is 0). */
+typedef struct cuda_launch {
+    uint32_t kernel; /* CUDA_K_* */
+    uint32_t n_ptr, params_bytes, shared;
+    uint32_t late; /* it begins after its predecessor's end, also where its kernel could earlier */
+    uint32_t grid[3], block[3];
+    cu_deviceptr ptr[CUDA_MAX_PTR];
+    uint64_t params[CUDA_MAX_PARAMS / 8];
+} cuda_launch;
+
 /* ---- Objects ---- */
 
 /* 64 timelines' words in one page of pinned memory, a cache line each. */
@@ -77,6 +90,12 @@ typedef struct cuda_norm {
     lp_norm p;
     cu_deviceptr x, w;
 } cuda_norm;
+
+/* Rotations and cache writes that a later op's launch is to do, too. */
+typedef struct cuda_ropes {
+    uint32_t kept; /* ops: 1 a rotation, 2 the write behind it too */
+    cuda_launch l; /* theirs */
+} cuda_ropes;
 
 /* A value that a stream was told to wait for. */
 typedef struct cuda_wait {
@@ -95,9 +114,10 @@ struct infer_queue {
     _Atomic infer_status failed;
     uint32_t n_waits;
     cuda_wait waits[CUDA_MAX_WAITS]; /* perhaps unreached; under the lock of cuda_timeline.c */
-    const uint8_t *keep;             /* recording: of each op, how many launches of the next one make this norm */
+    const uint8_t *keep;             /* recording: of each op, whether later launches do it (cuda_prog.c) */
     uint32_t op;                     /* number of the op that is recorded */
     cuda_norm norm;
+    cuda_ropes ropes;
 };
 
 struct infer_device {
@@ -146,19 +166,6 @@ struct infer_timeline {
     uint64_t kept;              /* what it had reached when it failed */
     _Atomic infer_status failed;
 };
-
-/* ---- Launches ---- */
-
-/* One kernel run: what an op emits. The kernel's arguments are n_ptr device pointers, then the parameter block by value
- * (none where params_bytes is 0). */
-typedef struct cuda_launch {
-    uint32_t kernel; /* CUDA_K_* */
-    uint32_t n_ptr, params_bytes, shared;
-    uint32_t late; /* it begins after its predecessor's end, also where its kernel could earlier */
-    uint32_t grid[3], block[3];
-    cu_deviceptr ptr[CUDA_MAX_PTR];
-    uint64_t params[CUDA_MAX_PARAMS / 8];
-} cuda_launch;
 
 /* ---- cuda_plugin.c ---- */
 
@@ -294,6 +301,11 @@ CUDA_OP(attn);   /* paged, latent, dense: cuda_attn.c */
 CUDA_OP(sample); /* cuda_rows.c */
 CUDA_OP(route);
 infer_status cuda_run_rope(launch_call *c);
+/* Emits the rotations that the call's queue keeps, if any. */
+infer_status cuda_emit_ropes(launch_call *c);
+/* Whether the launch of attention does a rotation of its queries and the write behind it, by their descriptors. */
+int cuda_makes_ropes(infer_device *dev, const infer_op_desc *rope, const infer_op_desc *write,
+                     const infer_op_desc *attn);
 
 /* ---- cuda_gemm.c: products of many rows by packed weights ---- */
 

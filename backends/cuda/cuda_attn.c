@@ -79,11 +79,12 @@ static int32_t spans_of(const infer_device *dev)
 }
 
 static const struct few_kernel {
-    uint16_t format, width, n, kernel, many;
+    uint16_t format, width, n, kernel, rope, many;
 } few_kernels[] = {
 #define FEW(F, f, width, n)                                                                                            \
     {                                                                                                                  \
-        INFER_FMT_##F, width, n, CUDA_K_few_##f##_##width##_##n, CUDA_K_many_##f##_##width                             \
+        INFER_FMT_##F, width, n, CUDA_K_few_##f##_##width##_##n, CUDA_K_few_rope_##f##_##width##_##n,                  \
+            CUDA_K_many_##f##_##width                                                                                  \
     }
 #define FEWS(F, f, width) FEW(F, f, width, 1), FEW(F, f, width, 2), FEW(F, f, width, 4)
     FEWS(F16, f16, 64),
@@ -122,6 +123,15 @@ static int lies(const lp_tensor *t, int64_t multiple)
     return !(((int64_t)t->off | t->s0 | t->s1 | t->s2) % multiple);
 }
 
+/* Whether rotations are kept whose queries the kernel can read. */
+static int kept_lies(const launch_call *c)
+{
+    const infer_queue *queue = c->to;
+    lp_ropes r;
+    memcpy(&r, queue->ropes.l.params, sizeof r);
+    return queue->ropes.kept && lies(&r.of[2].x, 8);
+}
+
 /* Blocks: as many as fit at a time (by registers), or one for each span that there can be. */
 static uint32_t few_grid(const launch_call *c, const lp_attn *p, const struct few_kernel *k)
 {
@@ -149,8 +159,33 @@ static uint32_t many_grid(const launch_call *c, const lp_attn *p)
     return all < c->dev->tune.sms ? (uint32_t)all : c->dev->tune.sms;
 }
 
+/* The kernel that does the kept rotations and writes, too: where these are is in their launch's record. */
+static void few_rope_init(cuda_launch *l, launch_call *c, const struct few_kernel *k, const lp_attn *p,
+                          const int which[11])
+{
+    enum { K, POS, FREQ, SLOTS, V = 5, Q = 7 }; /* pointers of rope_writes */
+    infer_queue *queue = c->to;
+    const cu_deviceptr *at = queue->ropes.l.ptr;
+    const int list[15] = {which[0], which[1],  which[2], which[3], which[4], which[5], which[6], which[8],
+                          which[9], which[10], -2,       -2,       -2,       -2,       -2};
+    lp_ropes r;
+    memcpy(&r, queue->ropes.l.params, sizeof r);
+    lp_few_rope all = {.attn = *p, .k = r.of[0], .v = r.of[1].x};
+    all.attn.q = r.of[2].x;
+    cuda_launch_init(l, c, k->rope, list, 15, &all, sizeof all);
+    l->ptr[0] = at[Q];
+    l->ptr[10] = at[K];
+    l->ptr[11] = at[V];
+    l->ptr[12] = at[POS];
+    l->ptr[13] = at[FREQ];
+    l->ptr[14] = at[SLOTS];
+    l->shared = (uint32_t)LP_FEW_ROPE_SHARED(k->width, p->n_seqs, p->rows.cap);
+    queue->ropes.kept = 0;
+}
+
 static infer_status few_run(launch_call *c, const struct few_kernel *k, lp_attn *p, const int which[11])
 {
+    const infer_queue *queue = c->to;
     cuda_launch l;
     int many = is_many(c, p, k);
     p->many = many ? MANY : 0;
@@ -159,14 +194,44 @@ static infer_status few_run(launch_call *c, const struct few_kernel *k, lp_attn 
         for (p->split = FEW_LEAST; (int64_t)p->table_width * p->block_size > (int64_t)FIXED_SPANS << p->split;)
             p->split++;
     p->part_off = c->scratch_off;
-    cuda_launch_init(&l, c, k->kernel, which, 11, p, sizeof *p);
-    l.shared = (uint32_t)LP_FEW_SHARED(k->width, p->n_seqs);
+    if (queue->ropes.kept) {
+        few_rope_init(&l, c, k, p, which);
+    } else {
+        cuda_launch_init(&l, c, k->kernel, which, 11, p, sizeof *p);
+        l.shared = (uint32_t)LP_FEW_SHARED(k->width, p->n_seqs);
+    }
     infer_status s = cuda_emit(c, &l, few_grid(c, p, k), 1, 1, FEW_THREADS, 1, 1);
     if (s || !many)
         return s;
     cuda_launch_init(&l, c, k->many, which, 10, p, sizeof *p);
     l.shared = LP_MANY_SHARED(k->width, LP_MANY_KEYS, LP_MANY_STAGES);
     return cuda_emit(c, &l, many_grid(c, p), 1, 1, MANY_THREADS, 1, 1);
+}
+
+static int alike(const infer_tensor_desc *a, const infer_tensor_desc *b)
+{
+    return a->format == b->format && a->rank == b->rank && a->layout == b->layout &&
+           !memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) &&
+           !memcmp(a->stride, b->stride, a->rank * sizeof *a->stride);
+}
+
+int cuda_makes_ropes(infer_device *dev, const infer_op_desc *rope, const infer_op_desc *write,
+                     const infer_op_desc *attn)
+{
+    const infer_tensor_desc *q = launch_tensor_desc(rope, 0);
+    const int64_t rows = q->shape[0], seqs = launch_tensor_desc(attn, 3)->shape[0];
+    if (attn->op != INFER_OP_ATTN_PAGED || rows > LP_FEW_ROPE_ROWS || launch_tensor_desc(attn, 0)->shape[0] != rows ||
+        attn->rows_from != write->rows_from || attn->rows_mul != write->rows_mul)
+        return 0;
+    const struct few_kernel *k = few_of(dev, attn, rows);
+    return k && dev->kernels[k->rope] &&
+           LP_FEW_ROPE_SHARED(k->width, seqs, rows) + 1024 <= dev->tune.shared_per_block &&
+           q->format == INFER_FMT_F32 && launch_tensor_desc(write, 0)->format == INFER_FMT_F32 &&
+           launch_tensor_desc(write, 1)->format == INFER_FMT_F32 &&
+           launch_tensor_desc(rope, 3)->format == INFER_FMT_F32 && /* nothing is rounded between */
+           alike(launch_tensor_desc(rope, 3), launch_tensor_desc(attn, 0)) &&
+           alike(launch_tensor_desc(write, 5), launch_tensor_desc(attn, 1)) &&
+           alike(launch_tensor_desc(write, 6), launch_tensor_desc(attn, 2));
 }
 
 /* ---- The op ---- */
@@ -214,7 +279,11 @@ infer_status cuda_run_attn(launch_call *c)
     int gt = heads_of_block(c->dev, group, d, dv), which[11];
     memcpy(which, list, sizeof list);
     which[10] = -3;
-    if (few && lies(&p.k, 16) && lies(&p.v, 16) && lies(&p.q, p.q.fmt == INFER_FMT_F32 ? 8 : 4))
+    int runs = few && lies(&p.k, 16) && lies(&p.v, 16) && lies(&p.q, p.q.fmt == INFER_FMT_F32 ? 8 : 4);
+    infer_status s = runs && kept_lies(c) ? INFER_OK : cuda_emit_ropes(c);
+    if (s)
+        return s;
+    if (runs)
         return few_run(c, few, &p, which);
     uint64_t bytes = row_bytes(p.heads, all, dv);
     p.split = SPLIT;
@@ -228,8 +297,8 @@ infer_status cuda_run_attn(launch_call *c)
                            : CUDA_K_attention_8;
     cuda_launch_init(&l, c, k, which, 11, &p, sizeof p);
     l.shared = (uint32_t)shared_for(gt, d, dv);
-    infer_status s = cuda_emit(c, &l, p.parts ? (uint32_t)p.parts : 1, (uint32_t)p.kv_heads * cuda_div_up(group, gt),
-                               cuda_walked(p.rows.cap), threads_for(dv), 1, 1);
+    s = cuda_emit(c, &l, p.parts ? (uint32_t)p.parts : 1, (uint32_t)p.kv_heads * cuda_div_up(group, gt),
+                  cuda_walked(p.rows.cap), threads_for(dv), 1, 1);
     if (s || !p.parts)
         return s;
     const int join[] = {list[3], list[4], list[5], list[6], list[8], -1, -3};

@@ -98,6 +98,18 @@
     X(attn_few, few_bf16_128_1)                                                                                        \
     X(attn_few, few_bf16_128_2)                                                                                        \
     X(attn_few, few_bf16_128_4)                                                                                        \
+    X(attn_few, few_rope_f16_64_1)                                                                                     \
+    X(attn_few, few_rope_f16_64_2)                                                                                     \
+    X(attn_few, few_rope_f16_64_4)                                                                                     \
+    X(attn_few, few_rope_f16_128_1)                                                                                    \
+    X(attn_few, few_rope_f16_128_2)                                                                                    \
+    X(attn_few, few_rope_f16_128_4)                                                                                    \
+    X(attn_few, few_rope_bf16_64_1)                                                                                    \
+    X(attn_few, few_rope_bf16_64_2)                                                                                    \
+    X(attn_few, few_rope_bf16_64_4)                                                                                    \
+    X(attn_few, few_rope_bf16_128_1)                                                                                   \
+    X(attn_few, few_rope_bf16_128_2)                                                                                   \
+    X(attn_few, few_rope_bf16_128_4)                                                                                   \
     X(attn_many, many_f16_64)                                                                                          \
     X(attn_many, many_f16_128)                                                                                         \
     X(attn_many, many_bf16_64)                                                                                         \
@@ -115,7 +127,7 @@
     X(gemm, gemm_x_f16)                                                                                                \
     X(gemm, gemm_x_e4m3)                                                                                               \
     X(kv, rope_write)                                                                                                  \
-    X(kv, rope_write2)                                                                                                 \
+    X(kv, rope_writes)                                                                                                 \
     X(kv, kv_move)                                                                                                     \
     X(kv, state_copy)                                                                                                  \
     X(moe, moe_route)                                                                                                  \

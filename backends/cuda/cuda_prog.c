@@ -10,7 +10,8 @@
 struct infer_program {
     infer_device *dev;
     const infer_graph_view *view;
-    uint8_t *keep; /* of each node: launches of the next one that make this norm by themselves */
+    uint8_t *keep; /* of each node: launches of the next one that make this norm by themselves; whether the next one's
+                      launch does this rotation or write, too */
 };
 
 struct infer_exec {
@@ -33,8 +34,8 @@ static int overlap(const infer_operand *a, const infer_operand *b)
            b->offset < a->offset + a->size;
 }
 
-/* Whether memory is written anew after node i, and nobody reads it before. What is not written anew may be a result of
- * the program's. */
+/* Whether nobody reads an output's memory after node i before it is written anew. What is not written anew may be a
+ * result of the program's, unless it is said not to be. */
 static int last_read(const infer_graph_view *v, uint32_t i, const infer_operand *a)
 {
     for (i++; i < v->n_nodes; i++) {
@@ -46,7 +47,15 @@ static int last_read(const infer_graph_view *v, uint32_t i, const infer_operand 
             if (overlap(&n->operands[k], a))
                 return 1;
     }
-    return 0;
+    return (a->flags & INFER_OPERAND_INNER) != 0;
+}
+
+/* Whether memory ends with the program. */
+static int in_arena(const infer_graph_view *v, const infer_operand *a)
+{
+    return a->slot != INFER_SLOT_ABSENT &&
+           ((const infer_slot_desc *)(const void *)((const uint8_t *)v->slots + (size_t)a->slot * v->slot_size))
+                   ->kind == INFER_SLOT_ARENA;
 }
 
 /* How many launches of the next node make a norm of x by themselves, 0: none. An RMS norm of whole rows whose result is
@@ -57,10 +66,8 @@ static uint32_t kept(infer_device *dev, const infer_graph_view *v, uint32_t i)
         return 0;
     const infer_node *n = node_of(v, i), *next = node_of(v, i + 1);
     const infer_operand *y = &n->operands[n->op->n_in];
-    const infer_slot_desc *slot =
-        (const infer_slot_desc *)(const void *)((const uint8_t *)v->slots + (size_t)y->slot * v->slot_size);
-    if (n->op->op != INFER_OP_RMS_NORM || n->op->n_out != 1 || n->op->n_epilogue || y->slot == INFER_SLOT_ABSENT ||
-        slot->kind != INFER_SLOT_ARENA || next->operands[0].slot != y->slot || next->operands[0].offset != y->offset)
+    if (n->op->op != INFER_OP_RMS_NORM || n->op->n_out != 1 || n->op->n_epilogue || !in_arena(v, y) ||
+        next->operands[0].slot != y->slot || next->operands[0].offset != y->offset)
         return 0;
     for (uint32_t k = 1; k < next->op->n_in; k++)
         if (overlap(&next->operands[k], y))
@@ -69,6 +76,81 @@ static uint32_t kept(infer_device *dev, const infer_graph_view *v, uint32_t i)
         if (overlap(&next->operands[k], &n->operands[0])) /* blocks read it while others have ended */
             return 0;
     return last_read(v, i + 1, y) ? cuda_makes_norm(dev, n->op, next->op) : 0;
+}
+
+/* ---- Rotations and cache writes that a later launch does -------------------------------------------------------- */
+
+static int same(const infer_operand *a, const infer_operand *b)
+{
+    return a->slot == b->slot && a->offset == b->offset && a->size == b->size;
+}
+
+/* Whether one launch may write what node i writes and read what node k reads, in no order. */
+static int apart(const infer_node *i, const infer_node *k)
+{
+    const infer_op_desc *a = i->op, *b = k->op;
+    for (uint32_t y = a->n_in; y < a->n_in + a->n_out; y++)
+        for (uint32_t x = 0; x < b->n_in; x++)
+            if (overlap(&i->operands[y], &k->operands[x]))
+                return 0;
+    for (uint32_t x = 0; x < b->n_in; x++)
+        if (overlap(&i->scratch, &k->operands[x]))
+            return 0;
+    return 1;
+}
+
+/* A rotation of other rows' heads in the same way, and a write behind it: one launch does both. */
+static int joins(const infer_node *rope, const infer_node *write)
+{
+    const infer_op_desc *a = rope->op, *b = write->op;
+    infer_attrs_rope one, two;
+    infer_attrs_rope_kv both;
+    if (a->op != INFER_OP_ROPE || b->op != INFER_OP_ROPE_KV_WRITE || a->rows_from != b->rows_from ||
+        a->rows_mul != b->rows_mul || launch_tensor_desc(a, 0)->shape[0] != launch_tensor_desc(b, 0)->shape[0])
+        return 0;
+    launch_attrs(a, &one, sizeof one);
+    launch_attrs(b, &both, sizeof both);
+    two = both.rope;
+    two.struct_size = one.struct_size;
+    for (uint32_t i = 0; i < 2; i++) { /* positions, frequencies */
+        const infer_tensor_desc *x = launch_tensor_desc(a, 1 + i), *y = launch_tensor_desc(b, 2 + i);
+        if (!same(&rope->operands[1 + i], &write->operands[2 + i]) || x->format != y->format ||
+            memcmp(x->shape, y->shape, x->rank * sizeof *x->shape) ||
+            memcmp(x->stride, y->stride, x->rank * sizeof *x->stride))
+            return 0;
+    }
+    return !memcmp(&one, &two, sizeof one) && same(&rope->counts, &write->counts) && apart(rope, rope) &&
+           apart(rope, write) && apart(write, rope) && apart(write, write) &&
+           !overlap(&rope->operands[3], &write->operands[5]) && !overlap(&rope->operands[3], &write->operands[6]);
+}
+
+/* Whether the attention behind them does both: it reads their results and is the last to, the rotated queries are
+ * nobody else's, and what they read is still there while it writes. Which keys are those of the write, slots say while
+ * it runs. */
+static int left(infer_device *dev, const infer_graph_view *v, uint32_t i)
+{
+    const infer_node *rope = node_of(v, i), *write = node_of(v, i + 1);
+    const infer_node *attn = i + 2 < v->n_nodes ? node_of(v, i + 2) : NULL;
+    const infer_operand *y = &rope->operands[3];
+    if (!attn || attn->op->op != INFER_OP_ATTN_PAGED || !cuda_makes_ropes(dev, rope->op, write->op, attn->op) ||
+        !in_arena(v, y) || !same(y, &attn->operands[0]) || !same(&write->operands[5], &attn->operands[1]) ||
+        !same(&write->operands[6], &attn->operands[2]) || !same(&write->counts, &attn->counts) || !apart(attn, rope) ||
+        !apart(attn, write))
+        return 0;
+    for (uint32_t k = 1; k < attn->op->n_in; k++)
+        if (overlap(&attn->operands[k], y) || (k > 2 && overlap(&attn->operands[k], &write->operands[5])) ||
+            (k > 2 && overlap(&attn->operands[k], &write->operands[6])))
+            return 0;
+    return last_read(v, i + 2, y);
+}
+
+static void keep_of(infer_device *dev, const infer_graph_view *v, uint32_t i, uint8_t *keep)
+{
+    keep[i] |= (uint8_t)kept(dev, v, i);
+    if (i + 1 >= v->n_nodes || !joins(node_of(v, i), node_of(v, i + 1)))
+        return;
+    keep[i] = 1;
+    keep[i + 1] = (uint8_t)left(dev, v, i);
 }
 
 infer_status cuda_prog_build(infer_device *dev, const infer_graph_view *view, infer_program **out,
@@ -84,8 +166,9 @@ infer_status cuda_prog_build(infer_device *dev, const infer_graph_view *view, in
         return cuda_fail(host, INFER_E_NO_MEMORY, "cuda: no host memory for a program");
     }
     *p = (infer_program){dev, copy, keep};
+    memset(keep, 0, copy->n_nodes);
     for (uint32_t i = 0; i < copy->n_nodes; i++)
-        keep[i] = (uint8_t)kept(dev, copy, i);
+        keep_of(dev, copy, i, keep);
     infer_program_info i = {0};
     launch_put(info, &i, sizeof i);
     *out = p;
@@ -115,7 +198,7 @@ static infer_status record(infer_program *p, const infer_range *slots, cu_graph 
     dev->capture.op = 0;
     s = host->replay(host->ctx, p->view, slots, &dev->capture);
     dev->capture.keep = NULL;
-    dev->capture.norm.kept = 0;
+    dev->capture.norm.kept = dev->capture.ropes.kept = 0;
     e = dev->cu->StreamEndCapture(dev->capture.stream, &graph); /* in any case, or the stream stays in that mode */
     s = s ? s : cuda_status(dev, e, INFER_E_PROGRAM, "end a recording");
     if (s && graph)

@@ -67,20 +67,59 @@ static int64_t rope_threads(const lp_rope *p)
     return blocks ? LP_ROPE_BLOCKS(heads, width) : LP_ROPE_PAIRS(heads, width);
 }
 
+static infer_status rope_emit(launch_call *c, cuda_launch *l)
+{
+    return cuda_emit(c, l, l->grid[0], l->grid[1], l->grid[2], ROPE_THREADS, 1, 1);
+}
+
+infer_status cuda_emit_ropes(launch_call *c)
+{
+    infer_queue *queue = c->to;
+    if (!queue->ropes.kept)
+        return INFER_OK;
+    queue->ropes.kept = 0;
+    return rope_emit(c, &queue->ropes.l);
+}
+
+/* K and V, with the queries' rotation that is kept, if one is. */
+static void ropes_init(cuda_launch *l, launch_call *c, const lp_rope kv[2], const int which[2][6])
+{
+    infer_queue *queue = c->to;
+    const int *k = which[0], *v = which[1], all[] = {k[0], k[1], k[2], k[3], k[4], v[0], v[4], -2, -2, -1};
+    lp_ropes p = {{kv[0], kv[1]}};
+    uint32_t n = 2;
+    if (queue->ropes.kept)
+        memcpy(&p.of[n++], queue->ropes.l.params, sizeof *p.of);
+    int64_t threads = 0;
+    for (uint32_t i = 0; i < n; i++)
+        threads = threads < rope_threads(&p.of[i]) ? rope_threads(&p.of[i]) : threads;
+    cuda_launch_init(l, c, CUDA_K_rope_writes, all, 10, &p, sizeof p);
+    if (queue->ropes.kept) {
+        l->ptr[7] = queue->ropes.l.ptr[0];
+        l->ptr[8] = queue->ropes.l.ptr[4];
+    }
+    l->grid[0] = cuda_div_up(threads, ROPE_THREADS);
+    l->grid[2] = n;
+}
+
 infer_status cuda_run_rope(launch_call *c)
 {
+    infer_queue *queue = c->to;
     cuda_launch l;
     lp_rope p[2];
     int which[2][6];
-    uint32_t n = launch_fill_rope(c, p, which), rows = cuda_walked(p[0].rows.cap);
-    int64_t threads = rope_threads(&p[0]);
-    if (n == 1) {
+    const int one = launch_fill_rope(c, p, which) == 1;
+    if (one) {
         cuda_launch_init(&l, c, CUDA_K_rope_write, which[0], 6, p, sizeof p[0]);
-        return cuda_emit(c, &l, cuda_div_up(threads, ROPE_THREADS), rows, 1, ROPE_THREADS, 1, 1);
+        l.grid[0] = cuda_div_up(rope_threads(&p[0]), ROPE_THREADS);
+        l.grid[2] = 1;
+    } else {
+        ropes_init(&l, c, p, which);
     }
-    const int *k = which[0], *v = which[1], both[] = {k[0], k[1], k[2], k[3], k[4], v[0], v[4], -1};
-    if (threads < rope_threads(&p[1]))
-        threads = rope_threads(&p[1]);
-    cuda_launch_init(&l, c, CUDA_K_rope_write2, both, 8, p, sizeof p);
-    return cuda_emit(c, &l, cuda_div_up(threads, ROPE_THREADS), rows, 2, ROPE_THREADS, 1, 1);
+    l.grid[1] = cuda_walked(p[0].rows.cap);
+    queue->ropes.kept = 0;
+    if (!queue->keep || !queue->keep[queue->op])
+        return rope_emit(c, &l);
+    queue->ropes = (cuda_ropes){one ? 1 : 2, l};
+    return INFER_OK;
 }

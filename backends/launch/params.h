@@ -136,9 +136,9 @@ typedef struct lp_rope {
     lp_i32 reserved;
 } lp_rope;
 
-/* K and V of the same rows. */
+/* K, V and perhaps Q of the same rows. */
 typedef struct lp_ropes {
-    lp_rope k, v;
+    lp_rope of[3];
 } lp_ropes;
 
 /* Threads that a row of lp_rope takes where kernels write pairs of elements, a pair of up to four heads each; where
@@ -177,6 +177,18 @@ typedef struct lp_attn {
 #define LP_FEW_STAGES            2
 #define LP_FEW_PITCH(d)          (2 * (d) + 16) /* an odd number of 16 bytes: eight rows in eight groups of banks */
 #define LP_FEW_SHARED(d, n_seqs) (4 * LP_FEW_STAGES * 32 * LP_FEW_PITCH(d) + 4 * 4 * (d)*4 + 16 * (n_seqs))
+
+/* few_rope_F_D_N: attention whose queries are not rotated yet (attn.q), nor keys and values of the step's rows in the
+ * cache: as f32, k.x and v. */
+typedef struct lp_few_rope {
+    lp_attn attn;
+    lp_rope k;
+    lp_tensor v;
+} lp_few_rope;
+
+#define LP_FEW_ROPE_ROWS                    16                                          /* that a launch may have */
+#define LP_FEW_ROPE_SHARED(d, n_seqs, rows) (LP_FEW_SHARED(d, n_seqs) + (rows)*4 * (d)) /* sines and cosines */
+
 /* many_F_D: query vectors of a block, keys that it takes at a time, places for them; shared memory: queries, keys and
  * values, barriers. */
 #define LP_MANY_ROWS   128

@@ -91,6 +91,19 @@ static uint64_t at_least(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* Until when what the node at `pos` reads stays: a device may leave rotations and cache writes to the attention right
+ * behind them. */
+static uint32_t read_until(const infer_graph *g, const infer_compiled *c, uint32_t pos)
+{
+    uint32_t i = pos;
+    const infer_gnode *n = &g->nodes[c->order[pos]], *m = n;
+    while (i < c->n_order && (m->op == INFER_OP_ROPE || m->op == INFER_OP_ROPE_KV_WRITE)) {
+        if (++i < c->n_order)
+            m = &g->nodes[c->order[i]];
+    }
+    return i < c->n_order && m->op == INFER_OP_ATTN_PAGED && m->dev == n->dev ? i : pos;
+}
+
 infer_status infer_graph_memplan(const infer_graph *g, const infer_graph_target *t, infer_compiled *c, infer_error *err)
 {
     infer_status s = INFER_E_NO_MEMORY;
@@ -118,6 +131,7 @@ infer_status infer_graph_memplan(const infer_graph *g, const infer_graph_target 
     } while (0)
     for (uint32_t pos = 0; pos < c->n_order; pos++) {
         const infer_gnode *n = &g->nodes[c->order[pos]];
+        const uint32_t until = read_until(g, c, pos);
         for (uint32_t k = 0; k < (uint32_t)n->n_in + n->n_out; k++) {
             infer_val v = k < n->n_in ? n->in[k] : n->out[k - n->n_in];
             if (v < 0)
@@ -126,6 +140,8 @@ infer_status infer_graph_memplan(const infer_graph *g, const infer_graph_target 
             if (g->vals[r].kind != INFER_VAL_ACT)
                 continue;
             SPAN(n->dev, r, pos);
+            if (k < n->n_in)
+                SPAN(n->dev, r, until);
             if (g->vals[r].keep || g->vals[v].keep)
                 SPAN(n->dev, r, c->n_order);
         }

@@ -59,6 +59,25 @@ static void shrink(const infer_graph *g, const infer_gnode *n, uint32_t bucket, 
     }
 }
 
+/* Whether all who read a node's result are in its part, and it is no output of the graph. */
+static int is_inner(const infer_compiled *c, const infer_part *p, infer_val v)
+{
+    const infer_graph *g = c->g;
+    const infer_val root = infer_graph_root(g, v);
+    if (g->vals[root].kind != INFER_VAL_ACT)
+        return 0;
+    for (uint32_t i = 0; i < g->n_vals; i++)
+        if (g->vals[i].keep && infer_graph_root(g, (infer_val)i) == root)
+            return 0;
+    for (uint32_t i = 0; i < c->n_order; i++) {
+        const infer_gnode *n = &g->nodes[c->order[i]];
+        for (uint32_t k = 0; (i < p->first || i >= p->first + p->count) && k < n->n_in; k++)
+            if (n->in[k] >= 0 && infer_graph_root(g, n->in[k]) == root)
+                return 0;
+    }
+    return 1;
+}
+
 void infer_view_free(infer_view_store *st)
 {
     infer_free(st->ops);
@@ -93,6 +112,8 @@ infer_status infer_graph_view_build(const infer_compiled *c, const infer_graph_t
             if (v >= 0 && (s = operand(user, n, v, &tensors[k], &operands[k])) != INFER_OK)
                 infer_error_set(err, s, "program: a weight or cache plane of layer %d is not on %s", n->layer,
                                 infer_hal_dev_id(t->devs[n->dev]));
+            if (c->place && k >= n->n_in && v >= 0 && is_inner(c, p, v)) /* parts are as they will run */
+                operands[k].flags |= INFER_OPERAND_INNER;
         }
         uint64_t at = c->scratch ? c->scratch[p->first + i] : UINT64_MAX;
         st.nodes[i] = (infer_node){

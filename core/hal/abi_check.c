@@ -331,7 +331,7 @@ FIELD(infer_slot_desc, size, 8);
 
 SIZE(infer_operand, 24);
 FIELD(infer_operand, slot, 0);
-FIELD(infer_operand, reserved, 4);
+FIELD(infer_operand, flags, 4);
 FIELD(infer_operand, offset, 8);
 FIELD(infer_operand, size, 16);
 

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -11,6 +12,7 @@
 
 enum { N_PROMPT = 11 };
 static char driver[600];
+static unsigned (*runs_of)(const char *begin);
 
 typedef struct seen {
     uint64_t next;
@@ -81,16 +83,29 @@ static double distance(const seen *a, const seen *b)
     return worst / most;
 }
 
-static void check(const char *type, double few, double many)
+static void check(const char *arch, const char *type, double few, double many)
 {
     char args[200];
     snprintf(args, sizeof args,
-             "--tiny --type %s --dim 256 --heads 4 --kv-heads 2 --head-dim 64 --ffn 512 --layers 2 --tied 0", type);
+             "--tiny --arch %s --type %s --dim 256 --heads 4 --kv-heads 2 --head-dim 64 --ffn 512 --layers 2 --tied 0",
+             arch, type);
     const char *model = rig_made(args);
     seen want[2], got[2];
     rows_of(model, "ref0", 0, want);
     for (uint32_t chunk = 0; chunk < 2; chunk++) {
+        unsigned ropes = runs_of("rope_write"), one = runs_of("rope_writes"), all = runs_of("few_"),
+                 makes = runs_of("few_rope_");
         rows_of(model, "cuda0", chunk, got);
+        ropes = runs_of("rope_write") - ropes;
+        one = runs_of("rope_writes") - one;
+        all = runs_of("few_") - all;
+        makes = runs_of("few_rope_") - makes;
+        printf("%s: %u rotations and writes, %u of them at once, %u attentions, %u of them with both\n", arch, ropes,
+               one, all, makes);
+        assert_int_equal(ropes, one);                 /* never a launch for queries alone, */
+        assert_int_equal(ropes + makes, all);         /* and none where attention does it, */
+        assert_true(chunk ? ropes == 0 : makes == 0); /* which it does in steps of few rows */
+        assert_true(all > 0);
         for (int kind = 0; kind < 2; kind++) {
             double d = distance(&got[kind], &want[kind]);
             printf("%-6s %s, %s: %.2e\n", type, chunk ? "one row a step" : "many rows", kind ? "hidden" : "logits", d);
@@ -108,25 +123,25 @@ static void check(const char *type, double few, double many)
 static void test_bf16(void **state)
 {
     (void)state;
-    check("bf16", 1e-4, 1e-2);
+    check("llama", "bf16", 1e-4, 1e-2);
 }
 
 static void test_f16(void **state)
 {
     (void)state;
-    check("f16", 1e-4, 2e-3);
+    check("llama", "f16", 1e-4, 2e-3);
 }
 
 static void test_q8_0(void **state)
 {
     (void)state;
-    check("q8_0", 1e-4, 2e-3);
+    check("qwen2", "q8_0", 1e-4, 2e-3);
 }
 
 static void test_q4_k_m(void **state)
 {
     (void)state;
-    check("q4_k_m", 1e-4, 2e-3);
+    check("qwen3", "q4_k_m", 1e-4, 2e-3);
 }
 
 int main(void)
@@ -136,6 +151,12 @@ int main(void)
     snprintf(path, sizeof path, "%s/tests/plugins/fakecuda/.libs", build ? build : ".");
     snprintf(driver, sizeof driver, "cuda.driver=%s/libfakecuda.so", path);
     setenv("INFER_BACKEND_PATH", path, 1);
+    void *lib = dlopen(driver + strlen("cuda.driver="), RTLD_NOW), *f = lib ? dlsym(lib, "fakecuda_runs") : NULL;
+    if (!f) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    memcpy(&runs_of, &f, sizeof runs_of);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_bf16), cmocka_unit_test(test_f16),
                                        cmocka_unit_test(test_q8_0), cmocka_unit_test(test_q4_k_m)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -620,10 +620,11 @@ int run_rope(call &c)
         write_heads(c, 1, o + 1, k ? 4 : 2, -1, nullptr);
         return 1;
     }
-    lp_ropes p = {heads_of(c, 0, o, k ? 4 : 2, 2, k ? &both.rope : nullptr),
-                  heads_of(c, 1, o + 1, k ? 4 : 2, -1, nullptr)};
-    dim3 a = rope_grid(p.k, 2), b = rope_grid(p.v, 2);
-    go(c, "rope_write2", {0, k ? 2 : -2, k ? 3 : -2, k ? 4 : 2, o, 1, o + 1, -1}, p, a.x > b.x ? a : b, 64);
+    lp_ropes p = {};
+    p.of[0] = heads_of(c, 0, o, k ? 4 : 2, 2, k ? &both.rope : nullptr);
+    p.of[1] = heads_of(c, 1, o + 1, k ? 4 : 2, -1, nullptr);
+    dim3 a = rope_grid(p.of[0], 2), b = rope_grid(p.of[1], 2);
+    go(c, "rope_writes", {0, k ? 2 : -2, k ? 3 : -2, k ? 4 : 2, o, 1, o + 1, -2, -2, -1}, p, a.x > b.x ? a : b, 64);
     return 1;
 }
 

@@ -15,8 +15,10 @@
  *            part_off. The block that ends a row's last span joins them.
  *   p.split  0, or spans are of 2^split keys, from FEW_LEAST on, with N 1 or 2: a block that has all spans of a row
  *            needs no scratch
+ * few_rope_F_D_N: the same before rotations and cache writes, which it does on the way (attn_own.cuh); at most
+ *          LP_FEW_ROPE_ROWS rows. Shared memory: LP_FEW_ROPE_SHARED. The same bits as the launches that it stands for.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "attn.cuh"
+#include "attn_own.cuh"
 
 #if defined(ASYNC) && WAVE == 32
 
@@ -32,7 +34,6 @@
 #ifndef FEW_JOIN
 #define FEW_JOIN 8 /* spans read at a time */
 #endif
-#define TURN   16
 #define WAVES  4
 #define ROUND  (TURN * WAVES)
 #define EDGE   4 /* queries of a fragment */
@@ -175,11 +176,11 @@ DEV void ahead_enter(few_ahead &h, const few_all &a, const lp_attn &p, const uch
     }
 }
 
-#define PITCH(D) LP_FEW_PITCH(D)
-#define SLOT(D)  (2 * TURN * PITCH(D)) /* TURN keys, then as many values */
+#define SLOT(D) (2 * TURN * PITCH(D)) /* TURN keys, then as many values */
 
-/* 16 vectors, `there` of them; the rest zeros, so that what nobody wrote does no harm. */
-template <int D> DEV void bring_plane(uchar *to, const uchar *from, int64_t step, int there)
+/* 16 vectors, `there` of them, but for those of the bits `own`; the rest zeros, so that what nobody wrote does no harm.
+ */
+template <int D> DEV void bring_plane(uchar *to, const uchar *from, int64_t step, int there, uint32_t own)
 {
     const int LANES = D / 8, AT_ONCE = 32 / LANES; /* lanes a vector, vectors at once */
     int l = (int)threadIdx.x % 32, row = l / LANES, c = l % LANES;
@@ -187,15 +188,16 @@ template <int D> DEV void bring_plane(uchar *to, const uchar *from, int64_t step
     to += row * PITCH(D) + 16 * c;
     UNROLL
     for (int i = 0; i < TURN / AT_ONCE; i++) {
-        copy_16_or_0(to + i * AT_ONCE * PITCH(D), from, row + i * AT_ONCE < there);
+        if (!(own >> (row + i * AT_ONCE) & 1))
+            copy_16_or_0(to + i * AT_ONCE * PITCH(D), from, row + i * AT_ONCE < there);
         from += AT_ONCE * step;
     }
 }
 
 /* Sends for the next turn; a group of copies even where there is none. */
-template <int D>
+template <int D, class OWN>
 DEV void bring(few_ahead &h, const few_all &a, const lp_attn &p, const uchar *kp, const uchar *vp, const uchar *table,
-               uchar *slot, int *valid, int wave)
+               uchar *slot, int *valid, int wave, OWN &own)
 {
     int l = (int)threadIdx.x % 32;
     if (h.item < a.items) {
@@ -210,9 +212,10 @@ DEV void bring(few_ahead &h, const few_all &a, const lp_attn &p, const uchar *kp
         if (l == 0)
             *valid = n;
         int in = h.t & (p.block_size - 1);
-        bring_plane<D>(slot, kp + p.k.off + id * p.k.s0 + h.kv_head * p.k.s1 + in * p.k.s2, p.k.s2, n);
-        bring_plane<D>(slot + TURN * PITCH(D), vp + p.v.off + id * p.v.s0 + h.kv_head * p.v.s1 + in * p.v.s2, p.v.s2,
-                       n);
+        uint32_t mine = own_keys(own, id * p.block_size + in, n, h.kv_head);
+        bring_plane<D>(slot, kp + p.k.off + id * p.k.s0 + h.kv_head * p.k.s1 + in * p.k.s2, p.k.s2, n, mine);
+        bring_plane<D>(slot + TURN * PITCH(D), vp + p.v.off + id * p.v.s0 + h.kv_head * p.v.s1 + in * p.v.s2, p.v.s2, n,
+                       mine);
         h.t += ROUND;
         if (h.t >= h.end) {
             h.item += (int)gridDim.x;
@@ -343,8 +346,9 @@ DEV void turn_of(few_sums<D, N> &s, const uchar *slot, const uint32_t (*q)[D / 1
 }
 
 /* A lane's columns of q, times the factor. Queries are numbered (row, head). */
-template <int FMT, int D, int N>
-DEV void q_of(uint32_t (*to)[D / 16][2], const uchar *q, const lp_attn &p, const few_item &it, float factor)
+template <int FMT, int D, int N, class OWN>
+DEV void q_of(uint32_t (*to)[D / 16][2], const uchar *q, const lp_attn &p, const few_item &it, float factor,
+              const OWN &own)
 {
     int l = (int)threadIdx.x % 32;
     UNROLL
@@ -372,6 +376,7 @@ DEV void q_of(uint32_t (*to)[D / 16][2], const uchar *q, const lp_attn &p, const
                 two_floats(f[8 * c + 4], p.q.fmt, v[c] + 2);
             }
         }
+        own_query(own, v, from, (int)row);
         UNROLL
         for (int c = 0; c < D / 16; c++)
             for (int i = 0; i < 2; i++)
@@ -492,9 +497,9 @@ DEV void plan(few_all &a, few_seq *seq, const lp_attn &p, const int *q_start, co
     a.items = p.n_seqs ? seq[p.n_seqs - 1].end : 0;
 }
 
-template <int FMT, int D, int N>
-DEV void few(const uchar *q, const uchar *kp, const uchar *vp, const uchar *table, const uchar *len_p,
-             const uchar *start_p, const uchar *sinks, uchar *y, const uchar *counts, uchar *scratch, const lp_attn &p)
+template <int FMT, int D, int N, class OWN>
+DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uchar *len_p, const uchar *start_p,
+             const uchar *sinks, uchar *y, const uchar *counts, uchar *scratch, const lp_attn &p, OWN &own)
 {
     const int PER = EDGE * D / (32 * WAVES); /* results of a thread, of a fragment of queries */
     const int RUNS = N <= 2 ? N : 1;
@@ -518,7 +523,9 @@ DEV void few(const uchar *q, const uchar *kp, const uchar *vp, const uchar *tabl
     grid_go();
     grid_wait();
     int rows = rows_of(counts, p.rows), owned0 = q_start[0], owned1 = q_start[p.n_seqs];
+    own_begin(own, (uchar *)(seq + p.n_seqs), rows);
     plan(a, seq, p, q_start, (const int *)(len_p + p.len_off), rows);
+    own_slots(own, rows, a.block_log);
 
     few_ahead h;
     h.item = (int)blockIdx.x;
@@ -526,7 +533,8 @@ DEV void few(const uchar *q, const uchar *kp, const uchar *vp, const uchar *tabl
     int in = 0, out = 0; /* places in the ring */
     NO_UNROLL
     for (; in < STAGES - 1; in++)
-        bring<D>(h, a, p, kp, vp, table, ring + in * SLOT(D), my_valid + in, wave);
+        bring<D>(h, a, p, kp, vp, table, ring + in * SLOT(D), my_valid + in, wave, own);
+    own_write<FMT>(own, kp, vp, rows, a.block_log);
     NO_UNROLL
     for (int item = (int)blockIdx.x; item < a.items; item += (int)gridDim.x) {
         few_item it = item_at(a, p, item);
@@ -534,7 +542,7 @@ DEV void few(const uchar *q, const uchar *kp, const uchar *vp, const uchar *tabl
         few_seen<N> seen;
         it.rows = it.row0 + it.rows > rows ? rows - it.row0 : it.rows; /* rows past the count are not there */
         int used = it.rows * it.heads;
-        q_of<FMT, D, N>(qf, q, p, it, p.soft_cap > 0 ? p.scale / p.soft_cap : p.scale * LOG2E);
+        q_of<FMT, D, N>(qf, q, p, it, p.soft_cap > 0 ? p.scale / p.soft_cap : p.scale * LOG2E, own);
         UNROLL
         for (int n = 0; n < N; n++)
             for (int i = 0; i < 2; i++) {
@@ -562,7 +570,8 @@ DEV void few(const uchar *q, const uchar *kp, const uchar *vp, const uchar *tabl
             NO_UNROLL
             for (int key = from + TURN * wave; key < to; key += ROUND) {
                 wave_sync(); /* all lanes are done with the place that is filled now */
-                bring<D>(h, a, p, kp, vp, table, ring + in * SLOT(D), my_valid + in, wave);
+                own_fill<FMT>(own, ring + out * SLOT(D));
+                bring<D>(h, a, p, kp, vp, table, ring + in * SLOT(D), my_valid + in, wave, own);
                 copy_wait<STAGES - 1>();
                 wave_sync();
                 int there = my_valid[out];
@@ -668,12 +677,20 @@ DEV void few(const uchar *q, const uchar *kp, const uchar *vp, const uchar *tabl
 }
 
 #define FEW(F, f, D, N)                                                                                                \
-    extern "C" __global__ void __launch_bounds__(128)                                                                  \
-        few_##f##_##D##_##N(const uchar *q, const uchar *kp, const uchar *vp, const uchar *table, const uchar *len_p,  \
-                            const uchar *start_p, const uchar *sinks, const uchar *, uchar *y, const uchar *counts,    \
-                            uchar *scratch, const lp_attn p)                                                           \
+    extern "C" __global__ void __launch_bounds__(128) few_##f##_##D##_##N(                                             \
+        const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uchar *len_p, const uchar *start_p,            \
+        const uchar *sinks, const uchar *, uchar *y, const uchar *counts, uchar *scratch, const lp_attn p)             \
     {                                                                                                                  \
-        few<INFER_FMT_##F, D, N>(q, kp, vp, table, len_p, start_p, sinks, y, counts, scratch, p);                      \
+        own_none own;                                                                                                  \
+        few<INFER_FMT_##F, D, N>(q, kp, vp, table, len_p, start_p, sinks, y, counts, scratch, p, own);                 \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(128) few_rope_##f##_##D##_##N(                                        \
+        const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uchar *len_p, const uchar *start_p,            \
+        const uchar *sinks, uchar *y, const uchar *counts, uchar *scratch, const uchar *k, const uchar *v,             \
+        const uchar *pos, const uchar *freq, const uchar *slots, const lp_few_rope p)                                  \
+    {                                                                                                                  \
+        own_rows<D> own(p, k, v, pos, freq, slots);                                                                    \
+        few<INFER_FMT_##F, D, N>(q, kp, vp, table, len_p, start_p, sinks, y, counts, scratch, p.attn, own);            \
     }
 #define FEW_ALL(F, f)                                                                                                  \
     FEW(F, f, 64, 1)                                                                                                   \

@@ -1,35 +1,8 @@
 /* Rotation, writing into a paged cache, moving its blocks. Bound by memory; at few rows by the launch.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "async.cuh"
+#include "rope.cuh"
 #include "unpack.cuh"
-
-/* Sine and cosine of pos * freq: the product's error and two parts of 2 pi keep the angle exact to a float's last
- * bits however far the position. */
-DEV void turn(int pos, float freq, float &sine, float &cosine)
-{
-    float hi = mul((float)pos, freq), lo = fmaf((float)pos, freq, -hi);
-    float n = rintf(mul(hi, 0.15915494309189535f));
-    float r = fmaf(-n, 6.28318548202514648f, hi);
-    r = add(fmaf(n, 1.74845553146e-7f, r), lo);
-    sine = sinf(r);
-    cosine = cosf(r);
-}
-
-/* The position that pair i uses: sections in order. */
-DEV int which_pos(const lp_rope &p, int i)
-{
-    int which = 0;
-    if (p.n_pos > 1)
-        for (int end = p.section[0]; which < p.n_pos - 1 && i >= end; end += p.section[which])
-            which++;
-    return which;
-}
-
-DEV void turn_pair(float u, float v, float sine, float cosine, float &a, float &b)
-{
-    a = fmaf(u, cosine, -mul(v, sine));
-    b = fmaf(u, sine, mul(v, cosine));
-}
 
 /* Element e of a head after rotation. */
 DEV float turned(const lp_rope &p, const uchar *x, const uchar *pos, const uchar *freq, int e)
@@ -150,16 +123,15 @@ extern "C" __global__ void rope_write(const uchar *x, const uchar *pos, const uc
     write_rows(x, pos, freq, slots, y, counts, p);
 }
 
-/* K (rotated) and V of the same rows in one launch: gridDim.z is 2. */
-extern "C" __global__ void rope_write2(const uchar *x, const uchar *pos, const uchar *freq, const uchar *slots,
-                                       uchar *y, const uchar *v, uchar *vy, const uchar *counts, const lp_ropes p)
+/* Several of the same rows in one launch, gridDim.z of them: K (rotated) and V, and perhaps Q. */
+extern "C" __global__ void rope_writes(const uchar *k, const uchar *pos, const uchar *freq, const uchar *slots,
+                                       uchar *ky, const uchar *v, uchar *vy, const uchar *q, uchar *qy,
+                                       const uchar *counts, const GRID_CONSTANT lp_ropes p)
 {
+    int z = (int)blockIdx.z;
     grid_go();
     grid_wait();
-    if (blockIdx.z == 0)
-        write_rows(x, pos, freq, slots, y, counts, p.k);
-    else
-        write_rows(v, pos, freq, slots, vy, counts, p.v);
+    write_rows(z == 0 ? k : z == 1 ? v : q, pos, freq, slots, z == 0 ? ky : z == 1 ? vy : qy, counts, p.of[z]);
 }
 
 /* Token (block, offset) of head h in a plane; -1: there is none. */

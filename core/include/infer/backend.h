@@ -324,11 +324,12 @@ typedef struct infer_slot_desc {
 /* An operand: `size` bytes at `offset` of slot `slot`; slot 0xFFFFFFFF: absent. */
 typedef struct infer_operand {
     uint32_t slot;
-    uint32_t reserved;
+    uint32_t flags; /* INFER_OPERAND_* */
     uint64_t offset, size;
 } infer_operand;
 
-#define INFER_SLOT_ABSENT 0xFFFFFFFFu
+#define INFER_SLOT_ABSENT   0xFFFFFFFFu
+#define INFER_OPERAND_INNER 1u /* an output that nobody reads but nodes of this view */
 
 typedef struct infer_node {
     const infer_op_desc *op;

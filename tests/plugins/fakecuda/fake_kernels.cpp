@@ -19,6 +19,11 @@ const fake_kernel *fake_kernel_find(const char *name)
     return (const fake_kernel *)simt::find(name);
 }
 
+const char *fake_kernel_name(const fake_kernel *k)
+{
+    return of(k)->name;
+}
+
 unsigned fake_kernel_args(const fake_kernel *k, unsigned *n_ptr, const size_t **bytes)
 {
     *n_ptr = of(k)->n_ptr;

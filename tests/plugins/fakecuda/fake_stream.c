@@ -68,6 +68,33 @@ void fakecuda_counts(unsigned *graphs, unsigned *kernels)
     *kernels = atomic_load(&n_kernels);
 }
 
+/* Of each kernel that has run; under fake_mu. */
+static struct {
+    const fake_kernel *kernel;
+    unsigned n;
+} runs[512];
+
+static void note_run(const fake_kernel *k)
+{
+    size_t i = 0;
+    while (runs[i].kernel && runs[i].kernel != k)
+        if (++i == sizeof runs / sizeof *runs)
+            fake_die("more kernels than are counted");
+    runs[i].kernel = k;
+    runs[i].n++;
+}
+
+unsigned fakecuda_runs(const char *begin)
+{
+    unsigned n = 0;
+    pthread_mutex_lock(&fake_mu);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs && runs[i].kernel; i++)
+        if (!strncmp(fake_kernel_name(runs[i].kernel), begin, strlen(begin)))
+            n += runs[i].n;
+    pthread_mutex_unlock(&fake_mu);
+    return n;
+}
+
 static void count(int *what, int by)
 {
     pthread_mutex_lock(&fake_mu);
@@ -113,6 +140,7 @@ static cu_result run_kernel(const op *o)
     void *ptr[FAKE_MAX_PTR] = {NULL};
     pthread_mutex_lock(&fake_mu);
     int due = fake_due(&fake.lose);
+    note_run(o->kernel);
     pthread_mutex_unlock(&fake_mu);
     if (due)
         return CU_E_ILLEGAL_ADDRESS;

@@ -31,8 +31,10 @@ CU_API_FUNCTIONS(X)
 FAKE_API void fakecuda_configure(const char *text);
 /* Launches of graphs, and of kernels that were not in a graph, so far. */
 FAKE_API void fakecuda_counts(unsigned *graphs, unsigned *kernels);
+/* Runs so far of kernels whose names begin so, in graphs and not. */
+FAKE_API unsigned fakecuda_runs(const char *begin);
 
-enum { FAKE_MAX_DEVICES = 8, FAKE_MAX_PTR = 14, FAKE_MAX_PARAMS = 1024 };
+enum { FAKE_MAX_DEVICES = 8, FAKE_MAX_PTR = 16, FAKE_MAX_PARAMS = 1024 };
 /* A device address is its host address with this bit. */
 #define FAKE_DEVICE_BIT ((cu_deviceptr)1 << 60)
 
