@@ -186,9 +186,10 @@ template <int D> DEV void bring_plane(uchar *to, const uchar *from, int64_t step
     int l = (int)threadIdx.x % 32, row = l / LANES, c = l % LANES;
     from += row * step + 16 * c;
     to += row * PITCH(D) + 16 * c;
+    own >>= row;
     UNROLL
     for (int i = 0; i < TURN / AT_ONCE; i++) {
-        if (!(own >> (row + i * AT_ONCE) & 1))
+        if (!(own & 1u << i * AT_ONCE))
             copy_16_or_0(to + i * AT_ONCE * PITCH(D), from, row + i * AT_ONCE < there);
         from += AT_ONCE * step;
     }

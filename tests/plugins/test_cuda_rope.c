@@ -1,0 +1,438 @@
+/*
+ * Which launches the CUDA backend makes of a rotation of queries, a write of keys and values and an attention: one, two
+ * or three, by what a program's operands say. Each time the same bytes as the nodes one by one, on the driver in host
+ * memory.
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "config.h"
+
+#include "unit/unit.h"
+
+#include <dlfcn.h>
+
+#include "cuda.h"
+#include "hal/hal.h"
+#include "ops/ops.h"
+
+#define SECOND 1000000000u
+
+enum { HEADS = 4, KV = 2, D = 64, BLOCK = 16, BLOCKS = 8, SEQS = 2, TABLE = 4, COUNT = 3, CAP = 4, MOST = 17 };
+enum { ARENA, CACHE, STEP, N_SLOTS };
+/* places in the arena, in the cache, in the step */
+enum { Q = 0, K = 0x8000, V = 0x10000, QR = 0x18000, Y = 0x20000, SUM = 0x28000, SCRATCH = 0x30000 };
+enum { PLANE = BLOCKS * KV * BLOCK * D * 2 };
+enum {
+    COUNTS = 0,
+    POS = 0x100,
+    SLOTS = 0x200,
+    TABLES = 0x300,
+    LENS = 0x400,
+    STARTS = 0x500,
+    FREQ = 0x600,
+    FREQ2 = 0x700
+};
+
+static char driver[512];
+static unsigned (*runs_of)(const char *begin);
+
+static const char *config(void *user, const char *backend, const char *key)
+{
+    (void)user;
+    (void)backend;
+    return !strcmp(key, "driver") ? driver : NULL;
+}
+
+typedef struct dev {
+    infer_hal *hal;
+    infer_hal_dev *d;
+    infer_device *h;
+    const infer_backend_ops *ops;
+    infer_queue *q;
+    infer_timeline *tl;
+    uint64_t value, size[N_SLOTS];
+    infer_buffer *b[N_SLOTS];
+    uint8_t *was[N_SLOTS], *one[N_SLOTS], *all[N_SLOTS]; /* at first; after node by node; after the program */
+} dev;
+
+typedef struct node {
+    infer_op_desc op;
+    infer_tensor_desc t[8];
+    infer_operand at[8];
+    infer_any_attrs attrs;
+} node;
+
+typedef struct graph {
+    int64_t rows;
+    node n[4];
+    infer_node nodes[4];
+    uint32_t n_nodes;
+} graph;
+
+static void copy(dev *d, uint32_t slot, uint8_t *to, const uint8_t *from)
+{
+    const infer_copy_end mem = {d->b[slot], NULL}, host = {NULL, to ? to : (uint8_t *)(uintptr_t)from};
+    const infer_copy_region g = {.bytes = d->size[slot], .rows = 1};
+    assert_int_equal(d->ops->cmd_copy(d->q, to ? &host : &mem, to ? &mem : &host, &g, 1), INFER_OK);
+    assert_int_equal(d->ops->queue_signal(d->q, d->tl, ++d->value), INFER_OK);
+    assert_int_equal(d->ops->tl_wait(d->tl, d->value, 20ull * SECOND), INFER_OK);
+}
+
+static void dev_open(dev *d, uint64_t scratch)
+{
+    const infer_hal_options o = {.allow = "ref", .backend_path = "", .config = config, .validate = 1};
+    infer_error e = {0};
+    *d = (dev){.size = {SCRATCH + scratch, 4 * PLANE, 0x800}};
+    if (infer_hal_create(&o, &d->hal, &e) || infer_hal_add(d->hal, infer_plugin_query, "in process", &e) ||
+        infer_hal_open(d->hal, "cuda0", &d->d, &e))
+        fail_msg("%s", e.text);
+    d->h = infer_hal_dev_handle(d->d);
+    d->ops = infer_hal_dev_ops(d->d);
+    assert_int_equal(d->ops->queue_create(d->h, INFER_QUEUE_COMPUTE, &d->q), INFER_OK);
+    assert_int_equal(d->ops->tl_create(d->h, &d->tl), INFER_OK);
+    for (int i = 0; i < N_SLOTS; i++) {
+        assert_int_equal(d->ops->buf_alloc(d->h, 0, d->size[i], &d->b[i]), INFER_OK);
+        d->was[i] = calloc(1, d->size[i]);
+        d->one[i] = calloc(1, d->size[i]);
+        d->all[i] = calloc(1, d->size[i]);
+        assert_non_null(d->was[i] && d->one[i] && d->all[i] ? d : NULL);
+    }
+}
+
+static void dev_close(dev *d)
+{
+    for (int i = 0; i < N_SLOTS; i++) {
+        d->ops->buf_free(d->h, d->b[i]);
+        free(d->was[i]);
+        free(d->one[i]);
+        free(d->all[i]);
+    }
+    d->ops->queue_destroy(d->h, d->q);
+    d->ops->tl_destroy(d->h, d->tl);
+    infer_hal_close(d->d);
+    infer_hal_destroy(d->hal);
+}
+
+/* Two sequences, of two rows and of one; a fourth row that the counts do not count. */
+static void fill(dev *d)
+{
+    static const int32_t pos[] = {17, 18, 6, 40}, lens[] = {19, 7}, starts[] = {0, 2, 3},
+                         table[] = {5, 2, 1, 1, 7, 0, 0, 0};
+    static const int32_t slots[] = {2 * BLOCK + 1, 2 * BLOCK + 2, 7 * BLOCK + 6, 3 * BLOCK};
+    uint32_t seed = 7;
+    for (uint64_t i = 0; i < d->size[ARENA] / 4; i++)
+        ((float *)(void *)d->was[ARENA])[i] =
+            (float)(int32_t)((seed = seed * 1664525u + 1013904223u) >> 8) / 8388608.0f - 1;
+    for (uint64_t i = 0; i < d->size[CACHE] / 2; i++)
+        ((uint16_t *)(void *)d->was[CACHE])[i] =
+            (uint16_t)(0x3000 + ((seed = seed * 1664525u + 1013904223u) >> 20) % 0xC00);
+    uint8_t *s = d->was[STEP];
+    memcpy(s + COUNTS, &(int32_t){COUNT}, 4);
+    memcpy(s + POS, pos, sizeof pos);
+    memcpy(s + LENS, lens, sizeof lens);
+    memcpy(s + STARTS, starts, sizeof starts);
+    memcpy(s + SLOTS, slots, sizeof slots);
+    memcpy(s + TABLES, table, sizeof table);
+    for (int i = 0; i < D / 2; i++) {
+        ((float *)(void *)(s + FREQ))[i] = 1.0f / (float)(1 + i);
+        ((float *)(void *)(s + FREQ2))[i] = 1.0f / (float)(1 + i);
+    }
+    for (int i = 0; i < N_SLOTS; i++)
+        copy(d, (uint32_t)i, NULL, d->was[i]);
+}
+
+static void begin(graph *g, infer_op_id op, const void *attrs, uint32_t size)
+{
+    node *n = &g->n[g->n_nodes];
+    memset(n, 0, sizeof *n);
+    memcpy(&n->attrs, attrs ? attrs : "", size);
+    n->op = (infer_op_desc){.struct_size = sizeof n->op,
+                            .op = op,
+                            .rows_from = INFER_COUNT_TOKENS,
+                            .rows_mul = 1,
+                            .tensor_size = sizeof n->t[0],
+                            .tensors = n->t,
+                            .attrs_size = size,
+                            .attrs = size ? &n->attrs : NULL,
+                            .epilogue_size = sizeof(infer_epilogue)};
+    g->nodes[g->n_nodes++] = (infer_node){.op = &n->op,
+                                          .operands = n->at,
+                                          .counts = {.slot = STEP, .offset = COUNTS, .size = 64},
+                                          .scratch.slot = INFER_SLOT_ABSENT};
+}
+
+static infer_operand *operand(graph *g, int output, infer_tensor_desc t, uint32_t slot, uint64_t offset)
+{
+    node *n = &g->n[g->n_nodes - 1];
+    uint32_t k = n->op.n_in + n->op.n_out;
+    uint64_t bytes = 0;
+    assert_int_equal(infer_tensor_bytes(&t, &bytes), INFER_OK);
+    n->t[k] = t;
+    n->at[k] = (infer_operand){.slot = slot, .offset = offset, .size = bytes};
+    *(output ? &n->op.n_out : &n->op.n_in) += 1;
+    return &n->at[k];
+}
+
+static infer_tensor_desc heads_of(const graph *g, int64_t heads)
+{
+    return infer_tensor_make(INFER_FMT_F32, 3, g->rows, heads, D, 1);
+}
+
+static void graph_make(graph *g, int64_t rows, uint32_t kind)
+{
+    const infer_tensor_desc pos = infer_tensor_make(INFER_FMT_I32, 2, rows, 1, 1, 1),
+                            freq = infer_tensor_make(INFER_FMT_F32, 1, D / 2, 1, 1, 1),
+                            pool = infer_tensor_make(INFER_FMT_F16, 4, BLOCKS, KV, BLOCK, D);
+    infer_attrs_rope_kv both = {.struct_size = sizeof both};
+    both.rope =
+        (infer_attrs_rope){.struct_size = sizeof both.rope, .kind = kind, .n_dims = D, .magnitude = 1, .n_pos = 1};
+    both.kv = (infer_attrs_kv){.struct_size = sizeof both.kv,
+                               .k_format = INFER_FMT_F16,
+                               .v_format = INFER_FMT_F16,
+                               .n_kv_heads = KV,
+                               .k_width = D,
+                               .v_width = D,
+                               .block_size = BLOCK,
+                               .n_blocks = BLOCKS};
+    const infer_attrs_attn attn = {
+        .struct_size = sizeof attn, .mask = INFER_MASK_CAUSAL, .scale = 0.25f, .n_heads = HEADS, .kv = both.kv};
+    *g = (graph){.rows = rows};
+    begin(g, INFER_OP_ROPE, &both.rope, sizeof both.rope);
+    operand(g, 0, heads_of(g, HEADS), ARENA, Q);
+    operand(g, 0, pos, STEP, POS);
+    operand(g, 0, freq, STEP, FREQ);
+    operand(g, 1, heads_of(g, HEADS), ARENA, QR)->flags = INFER_OPERAND_INNER;
+    begin(g, INFER_OP_ROPE_KV_WRITE, &both, sizeof both);
+    operand(g, 0, heads_of(g, KV), ARENA, K);
+    operand(g, 0, heads_of(g, KV), ARENA, V);
+    operand(g, 0, pos, STEP, POS);
+    operand(g, 0, freq, STEP, FREQ);
+    operand(g, 0, infer_tensor_make(INFER_FMT_I32, 1, rows, 1, 1, 1), STEP, SLOTS);
+    operand(g, 1, pool, CACHE, 0);
+    operand(g, 1, pool, CACHE, PLANE);
+    begin(g, INFER_OP_ATTN_PAGED, &attn, sizeof attn);
+    operand(g, 0, heads_of(g, HEADS), ARENA, QR);
+    operand(g, 0, pool, CACHE, 0);
+    operand(g, 0, pool, CACHE, PLANE);
+    operand(g, 0, infer_tensor_make(INFER_FMT_I32, 2, SEQS, TABLE, 1, 1), STEP, TABLES);
+    operand(g, 0, infer_tensor_make(INFER_FMT_I32, 1, SEQS, 1, 1, 1), STEP, LENS);
+    operand(g, 0, infer_tensor_make(INFER_FMT_I32, 1, SEQS + 1, 1, 1, 1), STEP, STARTS);
+    operand(g, 1, heads_of(g, HEADS), ARENA, Y);
+}
+
+static void add_node(graph *g, uint64_t from, uint64_t to)
+{
+    const infer_tensor_desc t = infer_tensor_make(INFER_FMT_F32, 2, g->rows, HEADS * D, 1, 1);
+    begin(g, INFER_OP_ADD, NULL, 0);
+    operand(g, 0, t, ARENA, from);
+    operand(g, 0, t, ARENA, from);
+    operand(g, 1, t, ARENA, to);
+}
+
+static uint64_t scratch_of(const dev *d, const graph *g)
+{
+    infer_op_answer a = {.struct_size = sizeof a};
+    assert_int_equal(d->ops->op_query(d->h, &g->n[2].op, sizeof g->n[2].op, 1, &a, sizeof a), INFER_OK);
+    assert_int_not_equal(a.level, INFER_LEVEL_NO);
+    return a.scratch_bytes;
+}
+
+static infer_range range_of(const dev *d, const infer_operand *o)
+{
+    return o->slot == INFER_SLOT_ABSENT ? (infer_range){0} : (infer_range){d->b[o->slot], o->offset, o->size};
+}
+
+static void node_by_node(dev *d, const graph *g)
+{
+    fill(d);
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        infer_range at[8];
+        for (uint32_t k = 0; k < g->n[i].op.n_in + g->n[i].op.n_out; k++)
+            at[k] = range_of(d, &g->n[i].at[k]);
+        const infer_op_args args = {.struct_size = sizeof args,
+                                    .n_operands = g->n[i].op.n_in + g->n[i].op.n_out,
+                                    .operands = at,
+                                    .counts = range_of(d, &g->nodes[i].counts),
+                                    .scratch = range_of(d, &g->nodes[i].scratch)};
+        assert_int_equal(d->ops->cmd_op(d->q, &g->n[i].op, &args), INFER_OK);
+    }
+    for (uint32_t i = 0; i < N_SLOTS; i++)
+        copy(d, i, d->one[i], NULL);
+}
+
+static void as_program(dev *d, const graph *g)
+{
+    infer_slot_desc slots[N_SLOTS] = {{.kind = INFER_SLOT_ARENA}, {.kind = INFER_SLOT_KV}, {.kind = INFER_SLOT_STEP}};
+    infer_range ranges[N_SLOTS];
+    infer_program *p = NULL;
+    infer_exec *e = NULL;
+    infer_program_info info = {.struct_size = sizeof info};
+    for (int i = 0; i < N_SLOTS; i++) {
+        slots[i].size = d->size[i];
+        ranges[i] = (infer_range){d->b[i], 0, d->size[i]};
+    }
+    const infer_graph_view v = {.struct_size = sizeof v,
+                                .nodes = g->nodes,
+                                .slots = slots,
+                                .n_nodes = g->n_nodes,
+                                .node_size = sizeof g->nodes[0],
+                                .n_slots = N_SLOTS,
+                                .slot_size = sizeof slots[0],
+                                .bucket = (uint32_t)g->rows};
+    fill(d);
+    assert_int_equal(d->ops->prog_build(d->h, &v, &p, &info), INFER_OK);
+    assert_int_equal(d->ops->prog_instantiate(p, d->q, ranges, N_SLOTS, &e), INFER_OK);
+    assert_int_equal(d->ops->prog_submit(e, d->q), INFER_OK);
+    for (uint32_t i = 0; i < N_SLOTS; i++)
+        copy(d, i, d->all[i], NULL);
+    d->ops->exec_destroy(e);
+    d->ops->prog_destroy(p);
+}
+
+/* ---- What a program may differ in ------------------------------------------------------------------------------- */
+
+typedef void (*change_fn)(graph *g);
+
+static void as_it_is(graph *g)
+{
+    (void)g;
+}
+
+static void queries_are_a_result(graph *g)
+{
+    g->n[0].at[3].flags = 0;
+}
+
+static void queries_are_written_anew(graph *g)
+{
+    g->n[0].at[3].flags = 0;
+    add_node(g, Y, QR);
+}
+
+static void queries_are_read_later(graph *g)
+{
+    add_node(g, QR, SUM);
+}
+
+static void attention_reads_another_cache(graph *g)
+{
+    g->n[2].at[1].offset = 2 * PLANE;
+    g->n[2].at[2].offset = 3 * PLANE;
+}
+
+static void values_go_to_another_cache(graph *g)
+{
+    g->n[1].at[6].offset = 3 * PLANE;
+}
+
+static void attention_reads_other_queries(graph *g)
+{
+    g->n[2].at[0].offset = SUM;
+}
+
+static void result_over_queries(graph *g)
+{
+    g->n[2].at[6].offset = Q;
+}
+
+static void result_over_values(graph *g)
+{
+    g->n[2].at[6].offset = V - 0x100;
+}
+
+static void scratch_over_keys(graph *g)
+{
+    g->n[1].at[0].offset = SCRATCH + 0x400;
+}
+
+static void queries_at_an_odd_place(graph *g)
+{
+    g->n[0].at[0].offset = SUM + 4;
+}
+
+static void frequencies_elsewhere(graph *g)
+{
+    g->n[0].at[2].offset = FREQ2;
+}
+
+static void another_magnitude(graph *g)
+{
+    g->n[0].attrs.rope.magnitude = 2;
+}
+
+static void counted_by_others(graph *g)
+{
+    g->n[2].op.rows_from = INFER_ROWS_STATIC;
+}
+
+static void rotated_over_keys(graph *g)
+{
+    g->n[1].at[0].offset = QR + 0x100;
+}
+
+static const struct change {
+    const char *what;
+    change_fn change;
+    int64_t rows;
+    unsigned alone, joined, made; /* launches: of queries alone, of all three at once, within attention */
+} changes[] = {
+    {"as it is", as_it_is, CAP, 0, 0, 1},
+    {"one row", as_it_is, 1, 0, 0, 1},
+    {"queries are written anew", queries_are_written_anew, CAP, 0, 0, 1},
+    {"too many rows", as_it_is, MOST, 0, 1, 0},
+    {"queries are a result", queries_are_a_result, CAP, 0, 1, 0},
+    {"queries are read later", queries_are_read_later, CAP, 0, 1, 0},
+    {"attention reads another cache", attention_reads_another_cache, CAP, 0, 1, 0},
+    {"values go to another cache", values_go_to_another_cache, CAP, 0, 1, 0},
+    {"attention reads other queries", attention_reads_other_queries, CAP, 0, 1, 0},
+    {"the result is where queries were", result_over_queries, CAP, 0, 1, 0},
+    {"the result is where values were", result_over_values, CAP, 0, 1, 0},
+    {"scratch is where keys were", scratch_over_keys, CAP, 0, 1, 0},
+    {"queries at an odd place", queries_at_an_odd_place, CAP, 0, 1, 0},
+    {"rows are counted by something else", counted_by_others, CAP, 0, 1, 0},
+    {"frequencies are elsewhere", frequencies_elsewhere, CAP, 1, 1, 0},
+    {"another magnitude", another_magnitude, CAP, 1, 1, 0},
+    {"rotated queries are where keys were", rotated_over_keys, CAP, 1, 1, 0},
+};
+
+static void test_launches(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 2 * (sizeof changes / sizeof *changes); i++) {
+        const struct change *c = &changes[i / 2];
+        graph g;
+        dev d;
+        graph_make(&g, c->rows, i % 2 ? INFER_ROPE_HALVES : INFER_ROPE_PAIRS);
+        dev_open(&d, 1 << 20);
+        g.nodes[2].scratch = (infer_operand){.slot = ARENA, .offset = SCRATCH, .size = scratch_of(&d, &g)};
+        assert_in_range(g.nodes[2].scratch.size, 1, 1 << 20);
+        c->change(&g);
+        node_by_node(&d, &g);
+        const unsigned writes = runs_of("rope_writes"), both = runs_of("rope_write"), made = runs_of("few_rope_");
+        as_program(&d, &g);
+        const unsigned joined = runs_of("rope_writes") - writes, alone = runs_of("rope_write") - both - joined;
+        printf("%s: %u %u %u\n", c->what, alone, joined, runs_of("few_rope_") - made);
+        assert_int_equal(alone, c->alone);
+        assert_int_equal(joined, c->joined);
+        assert_int_equal(runs_of("few_rope_") - made, c->made);
+        if (c->made) /* rotated queries are nowhere */
+            memcpy(d.all[ARENA] + QR, d.one[ARENA] + QR, Y - QR);
+        assert_memory_equal(d.one[CACHE], d.all[CACHE], d.size[CACHE]);
+        assert_memory_equal(d.one[ARENA], d.all[ARENA], SCRATCH);
+        assert_memory_not_equal(d.was[CACHE], d.all[CACHE], d.size[CACHE]);
+        dev_close(&d);
+    }
+}
+
+int main(void)
+{
+    const char *build = getenv("INFER_BUILDDIR");
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_launches)};
+    snprintf(driver, sizeof driver, "%s/tests/plugins/fakecuda/.libs/libfakecuda.so", build ? build : ".");
+    void *lib = dlopen(driver, RTLD_NOW), *f = lib ? dlsym(lib, "fakecuda_runs") : NULL;
+    if (!f) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    memcpy(&runs_of, &f, sizeof runs_of);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
