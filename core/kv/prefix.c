@@ -303,6 +303,20 @@ uint64_t infer_prefix_match(infer_prefix *t, const infer_prefix_key *key, const 
     return s->n_tokens;
 }
 
+uint64_t infer_prefix_known(infer_prefix *t, const infer_prefix_key *key, const int32_t *tokens, uint64_t limit)
+{
+    wanted w = {.parent = NONE, .key = key};
+    uint32_t common = t->block_size;
+    uint64_t at = 0;
+    for (; at < limit && common == t->block_size; at += common) {
+        w.tokens = tokens + at;
+        w.n = limit - at < t->block_size ? (uint32_t)(limit - at) : t->block_size;
+        if ((w.parent = closest(t, &w, &common)) == NONE)
+            break;
+    }
+    return at;
+}
+
 void infer_prefix_insert(infer_prefix *t, const infer_prefix_key *key, const int32_t *tokens, uint64_t n_tokens,
                          infer_kv_seq *s, uint32_t *n_known, int last)
 {

@@ -36,6 +36,9 @@ void infer_prefix_destroy(infer_prefix *t);
 uint64_t infer_prefix_match(infer_prefix *t, const infer_prefix_key *key, const int32_t *tokens, uint64_t limit,
                             infer_kv_seq *s);
 
+/* The length that a match would find. Nothing changes. */
+uint64_t infer_prefix_known(infer_prefix *t, const infer_prefix_key *key, const int32_t *tokens, uint64_t limit);
+
 /* Tells the tree of a sequence whose first n_tokens tokens lie computed in its blocks. Its first *n_known blocks are
  * the tree's already (after a match: its length / block size); the further full ones go in, and *n_known counts them.
  * Where the tree has such a block, the sequence takes that one and gives its own up. last: the sequence is about to be

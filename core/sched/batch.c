@@ -18,6 +18,9 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
     if (o->max_step_tokens && o->max_step_tokens < s->max_tokens)
         s->max_tokens = o->max_step_tokens;
     s->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : s->max_tokens;
+    const infer_policy *policy = infer_policy_get(o->policy);
+    if (!policy)
+        return infer_error_set(err, INFER_E_INVALID, "policy %u: no such policy", o->policy);
     INFER_TRY(infer_kv_pool_create(p->n_blocks, p->block_size, &s->pool, err));
     s->most_reused = o->no_prefix_cache ? 0 : UINT64_MAX;
     for (uint32_t i = 0; i < p->n_devs; i++)
@@ -26,6 +29,8 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
     /* With 12 d^2 weights a layer a token's attention costs as much as the rest at position 6 d: see prefix.h. */
     infer_status st =
         s->most_reused ? infer_prefix_create(s->pool, 6ull * p->file->hp.n_embd, &s->prefix, err) : INFER_OK;
+    if (st == INFER_OK)
+        st = infer_queue_create(&s->queue, policy, infer_sched_max_queue(o) + s->max_running, err);
     if (st != INFER_OK) {
         infer_sched_destroy(s);
         return st;
@@ -35,16 +40,21 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
     s->batch = infer_calloc(s->max_running, sizeof *s->batch);
     s->copies = infer_calloc(s->max_running, sizeof *s->copies);
     s->inits = infer_calloc(s->max_running, sizeof *s->inits);
-    s->slot_used = infer_calloc(s->max_running, 1);
-    if (!s->running || !s->order || !s->batch || !s->copies || !s->inits || !s->slot_used) {
+    s->free_slots = infer_calloc(s->max_running, sizeof *s->free_slots);
+    if (!s->running || !s->order || !s->batch || !s->copies || !s->inits || !s->free_slots) {
         infer_sched_destroy(s);
         return infer_error_set(err, INFER_E_NO_MEMORY, "scheduler: no host memory");
+    }
+    while (s->n_free_slots < s->max_running) {
+        s->free_slots[s->n_free_slots] = (int32_t)(s->max_running - 1 - s->n_free_slots);
+        s->n_free_slots++;
     }
     return INFER_OK;
 }
 
 void infer_sched_destroy(infer_sched *s)
 {
+    infer_queue_destroy(&s->queue);
     infer_prefix_destroy(s->prefix);
     infer_kv_pool_destroy(s->pool);
     infer_free(s->running);
@@ -52,18 +62,18 @@ void infer_sched_destroy(infer_sched *s)
     infer_free(s->batch);
     infer_free(s->copies);
     infer_free(s->inits);
-    infer_free(s->slot_used);
+    infer_free(s->free_slots);
     memset(s, 0, sizeof *s);
 }
 
-void infer_sched_enqueue(infer_sched *s, infer_req *r, int front)
+uint32_t infer_sched_max_queue(const infer_engine_options *o)
 {
-    infer_req **at = &s->waiting;
-    while (*at && ((*at)->priority < r->priority || (!front && (*at)->priority == r->priority)))
-        at = &(*at)->next;
-    r->next = *at;
-    *at = r;
-    s->n_waiting++;
+    return o->max_queue ? o->max_queue : 1024;
+}
+
+void infer_sched_enqueue(infer_sched *s, infer_req *r)
+{
+    infer_queue_add(&s->queue, r);
 }
 
 uint32_t infer_sched_free_blocks(const infer_sched *s)
@@ -92,37 +102,25 @@ static void stop_running(infer_sched *s, infer_req *r)
         return;
     memmove(&s->running[i], &s->running[i + 1], (s->n_running - i - 1) * sizeof *s->running);
     s->n_running--;
-    s->slot_used[r->slot] = 0;
+    s->free_slots[s->n_free_slots++] = r->slot;
     r->slot = -1;
     let_go(s, r);
 }
 
 void infer_sched_remove(infer_sched *s, infer_req *r)
 {
-    if (r->slot >= 0) {
+    if (r->slot >= 0)
         stop_running(s, r);
-        infer_kv_seq_free(s->pool, &r->seq);
-        return;
-    }
-    for (infer_req **at = &s->waiting; *at; at = &(*at)->next) {
-        if (*at == r) {
-            *at = r->next;
-            s->n_waiting--;
-            break;
-        }
-    }
+    infer_queue_drop(&s->queue, r);
     infer_kv_seq_free(s->pool, &r->seq);
 }
 
 /* Whether a gives way to b: the lower priority first, then the newer. */
 static int gives_way(const infer_sched *s, const infer_req *a, const infer_req *b)
 {
-    if (a->priority != b->priority)
+    if (s->queue.policy->by_priority && a->priority != b->priority)
         return a->priority > b->priority;
-    uint32_t i = 0;
-    while (s->running[i] != a && s->running[i] != b)
-        i++;
-    return s->running[i] == b;
+    return a->admission > b->admission;
 }
 
 /* Gives up the running request that gives way to all others and has no rows in this step, to be computed again later;
@@ -138,7 +136,7 @@ static int preempt(infer_sched *s, const infer_req *keep)
     if (!victim)
         return 0;
     stop_running(s, victim);
-    infer_sched_enqueue(s, victim, 1);
+    infer_queue_put_back(&s->queue, victim);
     s->preemptions++;
     return 1;
 }
@@ -291,8 +289,20 @@ static int not_yet(infer_sched *s, infer_req *r)
     return 0;
 }
 
+/* Whether the blocks that were missing when it was last tried are still missing. */
+static int still_blocked(infer_sched *s, const infer_req *r)
+{
+    enum { PATIENCE = 32 };
+    return s->blocked_id == r->id && s->n_running && infer_sched_free_blocks(s) < s->blocked_free &&
+           ++s->blocked_steps < PATIENCE;
+}
+
 static int admit(infer_sched *s, infer_step_image *im, infer_req *r, uint64_t now)
 {
+    const uint32_t free_before = infer_sched_free_blocks(s);
+    if (still_blocked(s, r))
+        return 0;
+    s->blocked_id = 0;
     take_known(s, r);
     uint32_t n = chunk_of(s, im, r);
     if (!n)
@@ -300,30 +310,53 @@ static int admit(infer_sched *s, infer_step_image *im, infer_req *r, uint64_t no
     /* A request starts when its whole known text and a token fit, so that it is not preempted at once; alone it always
      * starts. */
     uint64_t text = r->n_tokens < r->cap_tokens ? r->n_tokens + 1 : r->n_tokens;
-    if (s->n_running && infer_kv_seq_need(s->pool, &r->seq, text - r->n_computed) > infer_sched_free_blocks(s))
+    const uint32_t need = infer_kv_seq_need(s->pool, &r->seq, text - r->n_computed), free = infer_sched_free_blocks(s);
+    if (s->n_running && need > free) {
+        s->blocked_id = r->id;
+        s->blocked_free = free_before + (need - free);
+        s->blocked_steps = 0;
         return not_yet(s, r);
+    }
     uint64_t room = room_of(s, r);
     if (n > room)
         n = (uint32_t)room;
-    int32_t slot = 0;
-    while (s->slot_used[slot])
-        slot++;
-    s->slot_used[slot] = 1;
-    r->slot = slot;
-    s->waiting = r->next;
-    s->n_waiting--;
-    r->next = NULL;
+    r->slot = s->free_slots[--s->n_free_slots];
+    r->admission = ++s->n_admitted;
+    infer_queue_take(&s->queue, r);
     s->running[s->n_running++] = r;
     if (!r->t_first_run) {
         r->t_first_run = now;
         r->n_cached = r->n_computed;
         s->prefix_queries += s->prefix ? r->n_prompt : 0;
         s->prefix_hits += r->n_cached;
+        infer_queue_charge(&s->queue, r, r->n_prompt - r->n_cached);
     }
     if (r->counts)
         infer_req_count(r, s->n_vocab);
     put_rows(s, im, r, n);
     return 1;
+}
+
+/* Who starts next: the head of the queue, or, where the policy asks for it, of the first in its lane the one of whose
+ * prompt most is computed; nobody is passed over more often than that many times. */
+static infer_req *next_to_start(infer_sched *s)
+{
+    infer_req *head = infer_queue_head(&s->queue), *best = head;
+    uint32_t window = s->prefix ? s->queue.policy->window : 1;
+    if (!head || window == 1 || head->n_passed >= window)
+        return head;
+    infer_req *blocked = infer_queue_find(&s->queue, s->blocked_id);
+    if (blocked && infer_queue_is_waiting(blocked) && blocked->lane == head->lane)
+        return blocked;
+    uint64_t most = 0;
+    for (infer_req *r = head; r && window--; r = infer_queue_next_in_lane(r)) {
+        const uint64_t n = infer_prefix_known(s->prefix, &r->key, r->tokens, r->n_tokens - 1);
+        if (n > most) {
+            most = n;
+            best = r;
+        }
+    }
+    return best;
 }
 
 /* One pass over the running ones: decodes, or prompts. Preemption shortens the list meanwhile, hence the copy. */
@@ -353,15 +386,22 @@ uint32_t infer_sched_build(infer_sched *s, infer_step_image *im, uint64_t now)
     put_running(s, im, 1);
     put_running(s, im, 0);
     /* The running ones had their choice: a block that is free now is one that none of them could use. */
-    while (s->waiting && s->preemptions == preempted && s->n_running < s->max_running && im->n_tokens < s->max_tokens)
-        if (!admit(s, im, s->waiting, now))
+    while (s->queue.n && s->preemptions == preempted && s->n_running < s->max_running && im->n_tokens < s->max_tokens) {
+        infer_req *r = next_to_start(s);
+        for (infer_req *p = infer_queue_head(&s->queue); p != r; p = infer_queue_next_in_lane(p))
+            p->n_passed++;
+        if (!admit(s, im, r, now))
             break;
+    }
     return im->n_tokens;
 }
 
 void infer_sched_advance(infer_sched *s, infer_req *r)
 {
+    enum { OUTPUT_WEIGHT = 2 }; /* as in the paper: an output token costs about two of the prompt */
     r->n_computed += r->step_rows;
+    if (r->step_samples)
+        infer_queue_charge(&s->queue, r, OUTPUT_WEIGHT);
     if (s->prefix && r->n_computed / infer_kv_pool_block_size(s->pool) > r->n_known)
         infer_prefix_insert(s->prefix, &r->key, r->tokens, r->n_computed, &r->seq, &r->n_known, 0);
 }

@@ -43,7 +43,7 @@ static void note_state(infer_engine *e)
     infer_engine_stats *st = &e->stats;
     const infer_sched *s = &e->sched;
     st->n_running = s->n_running;
-    st->n_waiting = s->n_waiting;
+    st->n_waiting = s->queue.n;
     st->preemptions = s->preemptions;
     st->prefix_queries = s->prefix_queries;
     st->prefix_hits = s->prefix_hits;
@@ -98,8 +98,8 @@ static void finish_all(infer_engine *e, uint32_t how, infer_status s, const char
 {
     while (e->sched.n_running)
         finish(e, e->sched.running[e->sched.n_running - 1], how, s, error);
-    while (e->sched.waiting)
-        finish(e, e->sched.waiting, how, s, error);
+    for (infer_req *r; (r = infer_queue_head(&e->sched.queue));)
+        finish(e, r, how, s, error);
 }
 
 /* ---- After a step ------------------------------------------------------------------------------------------------ */
@@ -228,17 +228,6 @@ static void after_step(infer_engine *e, const infer_step_result *res, uint64_t s
 
 /* ---- The loop ---------------------------------------------------------------------------------------------------- */
 
-static infer_req *find_req(infer_engine *e, uint64_t id)
-{
-    for (uint32_t i = 0; i < e->sched.n_running; i++)
-        if (e->sched.running[i]->id == id)
-            return e->sched.running[i];
-    for (infer_req *r = e->sched.waiting; r; r = r->next)
-        if (r->id == id)
-            return r;
-    return NULL;
-}
-
 /* Requests that were left by other threads go to the scheduler. e->lock is held. */
 static void take_requests(infer_engine *e)
 {
@@ -248,7 +237,7 @@ static void take_requests(infer_engine *e)
     e->n_inbox = 0;
     while (in) {
         infer_req *next = in->next;
-        infer_sched_enqueue(&e->sched, in, 0);
+        infer_sched_enqueue(&e->sched, in);
         in = next;
     }
 }
@@ -258,14 +247,14 @@ static int take_inbox(infer_engine *e)
 {
     pthread_mutex_lock(&e->lock);
     note_state(e);
-    while (!e->stop && !e->inbox && !e->n_cancels && !e->sched.n_running && !e->sched.waiting)
+    while (!e->stop && !e->inbox && !e->n_cancels && !e->sched.n_running && !e->sched.queue.n)
         pthread_cond_wait(&e->work, &e->lock);
     take_requests(e);
     note_state(e);
     int go = !e->stop;
     while (e->n_cancels) {
         uint64_t id = e->cancels[--e->n_cancels];
-        infer_req *r = find_req(e, id);
+        infer_req *r = infer_queue_find(&e->sched.queue, id);
         if (!r)
             continue;
         pthread_mutex_unlock(&e->lock);
@@ -347,7 +336,7 @@ infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt
     e->next_id = 1;
     e->n_vocab = m->plan->file->hp.n_vocab;
     e->n_embd = m->plan->file->hp.n_embd;
-    e->max_queue = o.max_queue ? o.max_queue : 1024;
+    e->max_queue = infer_sched_max_queue(&o);
     e->cap_cancels = e->max_queue + m->plan->opt.n_parallel;
     infer_error why = {0};
     infer_status s = infer_file_tokenizer(m->plan->file, &e->tok, &why);
@@ -421,11 +410,22 @@ static infer_prefix_key key_of(const infer_engine *e, const infer_request *req)
     return key;
 }
 
+/* Whose share of the service a request is of. */
+static uint64_t tenant_of(const infer_engine *e, const infer_request *req)
+{
+    const int has = req->struct_size >= offsetof(infer_request, tenant) + sizeof req->tenant;
+    uint64_t h[2] = {0};
+    if (has && req->tenant && *req->tenant)
+        infer_hash_secret(req->tenant, strlen(req->tenant), e->secret, h);
+    return h[0];
+}
+
 infer_status infer_engine_submit(infer_engine *e, const infer_request *req, uint64_t *id, infer_error *err)
 {
     infer_req *r;
     INFER_TRY(infer_req_create(req, e->tok, e->n_vocab, e->n_embd, infer_engine_ctx_size(e), &r, err));
     r->key = key_of(e, req);
+    r->tenant = tenant_of(e, req);
     infer_status s = infer_kv_seq_init(e->sched.pool, &r->seq, r->cap_tokens, err);
     if (s != INFER_OK)
         goto fail;

@@ -10,6 +10,7 @@
 
 #include "kv/prefix.h"
 #include "model/private.h"
+#include "sched/queue.h"
 
 /* ---- Runner: one step on the plan's devices ------------------------------------------------------------------ */
 
@@ -64,7 +65,12 @@ infer_status infer_runner_step(infer_runner *r, const infer_step_extra *x, infer
 #define INFER_MAX_TOP      20u
 
 typedef struct infer_req {
-    struct infer_req *next;
+    struct infer_req *next, *prev; /* among those that wait; next: also in the inbox */
+    struct infer_req *id_chain;
+    infer_lane *lane, *lane_record; /* NULL: not known to the queue; owned until the queue takes it for a new lane */
+    uint64_t arrival, admission;    /* number among all that came, among all that started */
+    uint64_t tenant;                /* a hash; 0: nobody's in particular */
+    uint32_t waits, n_passed;       /* n_passed: others who were taken from behind it */
     uint64_t id;
     void *user;
     uint32_t flags;
@@ -124,11 +130,16 @@ typedef struct infer_sched {
     infer_kv_pool *pool;
     infer_prefix *prefix; /* NULL: off */
     uint64_t most_reused; /* tokens of a prefix that every cache group can go on from */
+    infer_queue queue;    /* all requests, and who starts next */
     infer_req **running;  /* in order of admission */
     uint32_t n_running, max_running;
-    infer_req *waiting; /* by priority, then arrival */
-    uint32_t n_waiting;
-    uint8_t *slot_used; /* max_running */
+    int32_t *free_slots; /* max_running, a stack */
+    uint32_t n_free_slots;
+    uint64_t n_admitted; /* so far */
+    /* The head of the queue did not start for want of blocks: so many must be free before it is tried again, or so many
+     * steps go by, as somebody may have computed what it begins with. */
+    uint64_t blocked_id;
+    uint32_t blocked_free, blocked_steps;
     uint32_t max_tokens, max_logits, prefill_chunk, max_blocks, n_vocab;
     int32_t end_ids[INFER_MAX_END_IDS]; /* ids that end generation by themselves */
     uint32_t n_end_ids;
@@ -147,8 +158,10 @@ typedef struct infer_sched {
 /* The capacities of a plan, narrowed by the engine's options. Requests must be removed before destroy. */
 infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer_engine_options *o, infer_error *err);
 void infer_sched_destroy(infer_sched *s);
-/* Queues a request (again, after a preemption: in front of its equals). */
-void infer_sched_enqueue(infer_sched *s, infer_req *r, int front);
+/* Requests that may wait, by the options. */
+uint32_t infer_sched_max_queue(const infer_engine_options *o);
+/* A request comes in: id, tenant and priority are set. */
+void infer_sched_enqueue(infer_sched *s, infer_req *r);
 /* Takes a running or waiting request out and gives its blocks back; the prefix cache keeps what is computed in them,
  * unless a step with rows of it has not come to its end. */
 void infer_sched_remove(infer_sched *s, infer_req *r);

@@ -151,7 +151,8 @@ infer_status infer_req_create(const infer_request *r, const infer_tokenizer *tok
     x->output = full.output;
     x->adapter = full.adapter;
     x->t_submit = infer_clock_ns();
-    infer_status s = copy_in(x, &full, tok, n_vocab, n_embd, ctx_size);
+    x->lane_record = infer_lane_create();
+    infer_status s = !x->lane_record ? INFER_E_NO_MEMORY : copy_in(x, &full, tok, n_vocab, n_embd, ctx_size);
     if (s != INFER_OK) {
         infer_req_destroy(x);
         return infer_error_set(err, s, "request: no host memory");
@@ -165,6 +166,7 @@ void infer_req_destroy(infer_req *r)
     if (!r)
         return;
     infer_detok_destroy(r->detok);
+    infer_lane_destroy(r->lane_record);
     infer_buf_free(&r->held);
     for (uint32_t i = 0; i < r->n_stops; i++)
         infer_free(r->stops[i]);

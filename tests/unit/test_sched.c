@@ -27,11 +27,15 @@ typedef struct shape {
     uint32_t blocks, block, parallel, batched, step_tokens, chunk, ctx, logits, no_prefix_cache;
 } shape;
 
+static uint32_t next_policy; /* of the next world */
+static uint64_t next_tenant; /* of the next requests */
+
 static world *world_of(shape sh)
 {
     world *w = calloc(1, sizeof *w);
     infer_plan *p = w->plan = calloc(1, sizeof *p);
     infer_engine_options o = {.struct_size = sizeof o,
+                              .policy = next_policy,
                               .prefill_chunk = sh.chunk,
                               .max_step_tokens = sh.step_tokens,
                               .no_prefix_cache = sh.no_prefix_cache};
@@ -81,7 +85,8 @@ static infer_req *submit(world *w, const infer_request *q)
     infer_req *r = make(q, w->plan->opt.ctx_size);
     assert_int_equal(infer_kv_seq_init(w->s.pool, &r->seq, r->cap_tokens, NULL), INFER_OK);
     r->id = w->next_id++;
-    infer_sched_enqueue(&w->s, r, 0);
+    r->tenant = next_tenant;
+    infer_sched_enqueue(&w->s, r);
     return r;
 }
 
@@ -108,7 +113,7 @@ static void end(world *w, infer_req *r)
 }
 
 /* Blocks are held by running requests and the prefix cache only; slots of the sampling counts are theirs alone. */
-static void check_books(const world *w)
+static void check_books(world *w)
 {
     uint32_t n_wait = 0, refs[1024] = {0}, held = 0;
     uint8_t used[256] = {0};
@@ -118,19 +123,23 @@ static void check_books(const world *w)
             held += !refs[r->seq.blocks[b]]++;
         assert_true(r->slot >= 0 && (uint32_t)r->slot < w->s.max_running);
         assert_false(used[r->slot]);
-        assert_true(w->s.slot_used[r->slot]);
         used[r->slot] = 1;
     }
+    for (uint32_t i = 0; i < w->s.n_free_slots; i++)
+        assert_false(used[w->s.free_slots[i]]++);
     for (uint32_t i = 0; i < w->s.max_running; i++)
-        assert_int_equal(w->s.slot_used[i], used[i]);
-    int32_t priority = INT32_MIN;
-    for (const infer_req *r = w->s.waiting; r; r = r->next, n_wait++) {
+        assert_int_equal(used[i], 1);
+    for (uint64_t id = 1; id < w->next_id; id++) {
+        const infer_req *r = infer_queue_find(&w->s.queue, id);
+        if (!r || !infer_queue_is_waiting(r))
+            continue;
+        n_wait++;
         assert_int_equal(r->slot, -1);
         assert_int_equal(r->seq.n_blocks, 0);
-        assert_true(r->priority >= priority);
-        priority = r->priority;
+        assert_true(!w->s.queue.policy->by_priority || r->priority >= infer_queue_head(&w->s.queue)->priority);
     }
-    assert_int_equal(n_wait, w->s.n_waiting);
+    assert_int_equal(n_wait, w->s.queue.n);
+    assert_true(infer_queue_check(&w->s.queue));
     assert_int_equal(held + infer_sched_free_blocks(&w->s), infer_kv_pool_total(w->s.pool));
     for (int32_t b = 0; b < (int32_t)infer_kv_pool_total(w->s.pool); b++)
         assert_int_equal(infer_kv_pool_refs(w->s.pool, b), (int)refs[b] + infer_kv_pool_is_kept(w->s.pool, b));
@@ -211,16 +220,10 @@ static void check_image(world *w, uint32_t rows)
     }
 }
 
-/* One step as the engine does it; `pick` makes the tokens. Returns the rows. */
-static uint32_t step(world *w, rng *pick)
+/* What follows a step that was built; `pick` makes the tokens. */
+static void finish_step(world *w, rng *pick)
 {
     infer_sched *s = &w->s;
-    uint32_t rows = infer_sched_build(s, &w->im, ++w->now);
-    check_books(w);
-    check_image(w, rows);
-    assert_true(rows > 0 || (!s->n_running && !s->n_waiting));
-    w->steps++;
-    w->rows += rows;
     infer_req *ended[256];
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_batch; i++) {
@@ -246,6 +249,19 @@ static uint32_t step(world *w, rng *pick)
     }
     while (n)
         end(w, ended[--n]);
+}
+
+/* One step as the engine does it. Returns the rows. */
+static uint32_t step(world *w, rng *pick)
+{
+    infer_sched *s = &w->s;
+    uint32_t rows = infer_sched_build(s, &w->im, ++w->now);
+    check_books(w);
+    check_image(w, rows);
+    assert_true(rows > 0 || (!s->n_running && !s->queue.n));
+    w->steps++;
+    w->rows += rows;
+    finish_step(w, pick);
     return rows;
 }
 
@@ -282,7 +298,7 @@ static void test_budgets(void **state)
     assert_int_equal(w->s.n_batch, 4); /* 8 + 8 + 1 + 3 */
     assert_int_equal(w->s.batch[0]->step_rows, 8);
     assert_int_equal(w->s.batch[3]->step_rows, 3);
-    assert_int_equal(w->s.n_waiting, 1);
+    assert_int_equal(w->s.queue.n, 1);
     one->tokens[one->n_tokens++] = 1; /* it decodes now, so it comes first */
     assert_int_equal(half_step(w), 20);
     assert_ptr_equal(w->s.batch[0], one);
@@ -304,9 +320,135 @@ static void test_priority(void **state)
               *d = submit_n(w, 3, 1, -1);
     uint64_t order[] = {d->id, b->id, a->id, c->id};
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(w->s.waiting->id, order[i]);
+        assert_int_equal(infer_queue_head(&w->s.queue)->id, order[i]);
         step(w, &r);
     }
+    world_free(w);
+}
+
+/* Starts requests one at a time to the end; gives their numbers in the order in which they started. */
+static void order_of(world *w, uint64_t *ids, uint32_t n)
+{
+    rng r = {1};
+    for (uint32_t i = 0; i < n;) {
+        step(w, &r);
+        if (w->s.n_batch && w->s.batch[0]->id && (!i || ids[i - 1] != w->s.batch[0]->id))
+            ids[i++] = w->s.batch[0]->id;
+    }
+}
+
+static world *world_of_policy(uint32_t policy)
+{
+    next_policy = policy;
+    world *w = world_of((shape){.blocks = 64, .block = 4, .parallel = 1, .batched = 64, .ctx = 64});
+    next_policy = 0;
+    return w;
+}
+
+/* Each policy's order of the same six requests. */
+static void test_policies(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t policy;
+        uint64_t order[6];
+    } rows[] = {
+        {INFER_POLICY_FCFS, {1, 2, 3, 4, 5, 6}},
+        {INFER_POLICY_PRIORITY, {5, 1, 2, 3, 4, 6}},
+        /* the second tenant has its turn after the first one's first request, and is behind after 40 tokens */
+        {INFER_POLICY_FAIR, {5, 1, 4, 2, 3, 6}},
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        world *w = world_of_policy(rows[k].policy);
+        uint64_t ids[6];
+        next_tenant = 1;
+        for (int i = 0; i < 3; i++)
+            submit_n(w, 4, 1, 0);
+        next_tenant = 2;
+        submit_n(w, 40, 1, 0);
+        submit_n(w, 4, 1, -1);
+        submit_n(w, 4, 1, 0);
+        next_tenant = 0;
+        order_of(w, ids, 6);
+        for (int i = 0; i < 6; i++)
+            assert_int_equal(ids[i], rows[k].order[i]);
+        world_free(w);
+    }
+}
+
+/* A tenant with ten times as many requests gets no more than the other while both wait, whatever their lengths; one who
+ * was away has saved nothing up. */
+static void test_fair(void **state)
+{
+    (void)state;
+    rng r = {4};
+    world *w = world_of((shape){.blocks = 256, .block = 4, .parallel = 4, .batched = 64, .ctx = 64});
+    uint64_t served[4] = {0}, waiting[4] = {0}, most = 0;
+    for (int i = 0; i < 3000; i++) {
+        uint32_t n[4] = {0};
+        for (uint64_t id = 1; id < w->next_id; id++) {
+            const infer_req *q = infer_queue_find(&w->s.queue, id);
+            if (q && infer_queue_is_waiting(q))
+                n[q->tenant]++;
+        }
+        for (uint32_t t = 1; t <= 3; t++) { /* the third comes late */
+            for (next_tenant = t; n[t] < (t == 1 ? 20u : 2u) && (t < 3 || i >= 1500); n[t]++)
+                submit_n(w, 1 + rng_below(&r, t == 2 ? 30 : 10), 1 + rng_below(&r, 20), 0);
+            waiting[t] += n[t];
+        }
+        next_tenant = 0;
+        check_image(w, infer_sched_build(&w->s, &w->im, ++w->now));
+        for (uint32_t k = 0; k < w->s.n_batch; k++) {
+            const infer_req *q = w->s.batch[k];
+            if (q->n_computed <= q->n_cached)
+                served[q->tenant] += q->n_prompt - q->n_cached;
+            served[q->tenant] += q->step_samples ? 2 : 0;
+        }
+        finish_step(w, &r);
+        if (i == 1499)
+            served[1] = served[2] = 0;
+        const uint64_t apart = served[1] > served[2] ? served[1] - served[2] : served[2] - served[1];
+        most = apart > most ? apart : most;
+    }
+    assert_true(waiting[1] > 5 * waiting[2]);
+    assert_true(served[1] > 2500);
+    /* the paper's bound: what a request may cost, for each that runs, twice */
+    assert_true(most <= 2 * 4 * (30 + 2 * 20));
+    for (uint32_t t = 2; t <= 3; t++)
+        assert_true(served[t] > served[1] * 9 / 10 && served[t] < served[1] * 11 / 10);
+    drain(w, &r);
+    world_free(w);
+}
+
+/* With the prefix policy those start first whose prompts are known furthest; the head is passed over 32 times at most.
+ */
+static void test_prefix_first(void **state)
+{
+    (void)state;
+    rng r = {1};
+    world *w = world_of_policy(INFER_POLICY_PREFIX);
+    int32_t known[20], other[20];
+    for (int i = 0; i < 20; i++) {
+        known[i] = i;
+        other[i] = VOCAB - 1 - i;
+    }
+    infer_request q = plain();
+    q.prompt = known;
+    q.n_prompt = 20;
+    q.max_tokens = 1;
+    submit(w, &q);
+    step(w, &r);
+    q.prompt = other;
+    const uint64_t head = submit(w, &q)->id;
+    q.prompt = known;
+    uint32_t passed = 0;
+    submit(w, &q);
+    for (; infer_queue_find(&w->s.queue, head); passed++) {
+        submit(w, &q);
+        step(w, &r);
+    }
+    assert_int_equal(passed, 32 + 1);
+    drain(w, &r);
     world_free(w);
 }
 
@@ -323,12 +465,12 @@ static void test_preemption(void **state)
     while (!w->s.preemptions)
         step(w, &r);
     assert_int_equal(w->s.n_running, 2);
-    assert_int_equal(w->s.waiting->id, ids[2]);
+    assert_int_equal(infer_queue_head(&w->s.queue)->id, ids[2]);
     while (w->s.preemptions < 2)
         step(w, &r);
     assert_int_equal(w->s.running[0]->id, ids[0]);
-    assert_int_equal(w->s.waiting->id, ids[1]);
-    assert_int_equal(w->s.waiting->next->id, ids[2]);
+    assert_int_equal(infer_queue_head(&w->s.queue)->id, ids[1]);
+    assert_int_equal(infer_queue_next_in_lane(infer_queue_head(&w->s.queue))->id, ids[2]);
     drain(w, &r);
     world_free(w);
     /* a lower priority gives way before a newer one */
@@ -340,7 +482,7 @@ static void test_preemption(void **state)
     ids[1] = b->id;
     while (!w->s.preemptions)
         step(w, &r);
-    assert_int_equal(w->s.waiting->id, ids[0]);
+    assert_int_equal(infer_queue_head(&w->s.queue)->id, ids[0]);
     assert_int_equal(w->s.running[0]->id, ids[1]);
     drain(w, &r);
     world_free(w);
@@ -357,7 +499,7 @@ static void test_no_starvation(void **state)
         world *w = world_of((shape){.blocks = 8, .block = 4, .parallel = 8, .batched = 64, .chunk = 4, .ctx = 32});
         id = (is_long ? submit_n(w, 30, 2, 0) : submit_n(w, 4, 28, 0))->id;
         for (there = 1, steps = 0; there; steps++) {
-            while (w->s.n_waiting < 4)
+            while (w->s.queue.n < 4)
                 submit_n(w, 1 + rng_below(&r, 3), 1 + rng_below(&r, 3), 0);
             step(w, &r);
             there = 0;
@@ -377,7 +519,7 @@ static void test_no_starvation(void **state)
         submit_n(w, 2, 2, 0);
         step(w, &r);
         there = 0;
-        for (infer_req *q = w->s.waiting; q; q = q->next)
+        for (infer_req *q = infer_queue_head(&w->s.queue); q; q = infer_queue_next_in_lane(q))
             there |= q->id == id;
     }
     assert_true(steps < 20);
@@ -500,6 +642,7 @@ static void test_fuzz(void **state)
         rng r = {(uint64_t)seed * 77 + 5};
         uint32_t block = 1 + rng_below(&r, 9), ctx = 16 + rng_below(&r, 100), per = (ctx + block - 1) / block;
         uint32_t parallel = 1 + rng_below(&r, 12), batched = parallel + rng_below(&r, 60);
+        next_policy = (uint32_t)seed % 3 ? (uint32_t)seed / 3 % 4 : INFER_POLICY_FAIR;
         world *w = world_of((shape){.blocks = per + rng_below(&r, per * 3),
                                     .block = block,
                                     .parallel = parallel,
@@ -510,16 +653,19 @@ static void test_fuzz(void **state)
                                     .logits = rng_below(&r, 30),
                                     .no_prefix_cache = seed % 4 == 0});
         assert_int_equal(w->s.prefix == NULL, seed % 4 == 0);
+        next_policy = 0;
         for (int i = 0; i < 400; i++) {
-            if (w->s.n_waiting < 20 && rng_below(&r, 3) == 0)
+            next_tenant = rng_below(&r, 3);
+            if (w->s.queue.n < 20 && rng_below(&r, 3) == 0)
                 random_request(w, &r, ctx);
             if (rng_below(&r, 8) == 0 && w->s.n_running)
                 end(w, w->s.running[rng_below(&r, w->s.n_running)]);
-            if (rng_below(&r, 16) == 0 && w->s.waiting)
-                end(w, w->s.waiting);
+            if (rng_below(&r, 16) == 0 && w->s.queue.n)
+                end(w, infer_queue_head(&w->s.queue));
             check_books(w);
             step(w, &r);
         }
+        next_tenant = 0;
         drain(w, &r);
         preemptions += w->s.preemptions;
         hits += w->s.prefix_hits;
@@ -631,7 +777,8 @@ static void test_groups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_budgets),       cmocka_unit_test(test_priority),      cmocka_unit_test(test_preemption),
+        cmocka_unit_test(test_budgets),       cmocka_unit_test(test_policies),      cmocka_unit_test(test_fair),
+        cmocka_unit_test(test_prefix_first),  cmocka_unit_test(test_priority),      cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_no_starvation), cmocka_unit_test(test_prompt_logits), cmocka_unit_test(test_min_tokens),
         cmocka_unit_test(test_prefix),        cmocka_unit_test(test_groups),        cmocka_unit_test(test_fuzz),
     };

@@ -16,13 +16,19 @@ extern "C" {
 
 typedef struct infer_engine infer_engine;
 
+/* In what order waiting requests start. */
+#define INFER_POLICY_FAIR     0u /* by priority; among equals the tenant who was served least; then first come */
+#define INFER_POLICY_FCFS     1u /* first come, whatever the priority */
+#define INFER_POLICY_PRIORITY 2u /* by priority, then first come */
+#define INFER_POLICY_PREFIX   3u /* as FAIR, but of a tenant's first 32 the one whose prompt is known furthest */
+
 typedef struct infer_engine_options {
     uint32_t struct_size;
     uint32_t max_queue;       /* waiting requests before submit answers INFER_E_BUSY; 0: 1024 */
     uint32_t prefill_chunk;   /* most prompt tokens of one request in a step; 0: the step's whole budget */
     uint32_t max_step_tokens; /* token budget of a step, at most the plan's max_batched_tokens; 0: that */
     uint32_t no_prefix_cache; /* nothing computed for one request is used for another */
-    uint32_t reserved;
+    uint32_t policy;          /* INFER_POLICY_* */
 } infer_engine_options;
 
 /* Makes the programs, the block pool and the engine thread. */
@@ -77,6 +83,9 @@ typedef struct infer_request {
     /* Only requests of equal salts share what was computed for equal beginnings of prompts, so that nobody can tell
      * from the time whether another's prompt began like his. NULL or "": no salt. Copied. */
     const char *cache_salt;
+    /* Whose request it is: tenants of one priority get equal shares, counted in tokens (a prompt's as 1, an answer's as
+     * 2). NULL or "": all those without one are one tenant. Copied. */
+    const char *tenant;
 } infer_request;
 
 /* INFER_E_INVALID (an id out of range, a sampling value; the text names it), INFER_E_TOO_LARGE (prompt + 1 over the
