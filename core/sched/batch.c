@@ -37,11 +37,8 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
     }
     s->running = infer_calloc(s->max_running, sizeof *s->running);
     s->order = infer_calloc(s->max_running, sizeof *s->order);
-    s->batch = infer_calloc(s->max_running, sizeof *s->batch);
-    s->copies = infer_calloc(s->max_running, sizeof *s->copies);
-    s->inits = infer_calloc(s->max_running, sizeof *s->inits);
     s->free_slots = infer_calloc(s->max_running, sizeof *s->free_slots);
-    if (!s->running || !s->order || !s->batch || !s->copies || !s->inits || !s->free_slots) {
+    if (!s->running || !s->order || !s->free_slots) {
         infer_sched_destroy(s);
         return infer_error_set(err, INFER_E_NO_MEMORY, "scheduler: no host memory");
     }
@@ -59,11 +56,32 @@ void infer_sched_destroy(infer_sched *s)
     infer_kv_pool_destroy(s->pool);
     infer_free(s->running);
     infer_free(s->order);
-    infer_free(s->batch);
-    infer_free(s->copies);
-    infer_free(s->inits);
     infer_free(s->free_slots);
     memset(s, 0, sizeof *s);
+}
+
+infer_status infer_step_create(infer_step *st, const infer_sched *s, uint32_t number, infer_step_image *im,
+                               infer_error *err)
+{
+    *st = (infer_step){.number = number,
+                       .im = im,
+                       .batch = infer_calloc(s->max_running, sizeof *st->batch),
+                       .late = infer_calloc(s->max_running, sizeof *st->late),
+                       .x = {.copies = infer_calloc(s->max_running, sizeof *st->x.copies),
+                             .inits = infer_calloc(s->max_running, sizeof *st->x.inits)}};
+    if (st->batch && st->late && st->x.copies && st->x.inits)
+        return INFER_OK;
+    infer_step_destroy(st);
+    return infer_error_set(err, INFER_E_NO_MEMORY, "scheduler: no host memory for a step");
+}
+
+void infer_step_destroy(infer_step *st)
+{
+    infer_free(st->batch);
+    infer_free(st->late);
+    infer_free(st->x.copies);
+    infer_free(st->x.inits);
+    memset(st, 0, sizeof *st);
 }
 
 uint32_t infer_sched_max_queue(const infer_engine_options *o)
@@ -81,14 +99,15 @@ uint32_t infer_sched_free_blocks(const infer_sched *s)
     return infer_kv_pool_free(s->pool) + infer_kv_pool_idle(s->pool);
 }
 
-/* The blocks go back. After a step that failed the sequence is longer than what is computed, and what lies in it is
- * unknown: a copy that it began with may not have been made. */
+/* The blocks go back. What a step under way computes is not kept: it may fail. After one that did, what lies in the
+ * blocks is unknown: a copy that it began with may not have been made. */
 static void let_go(infer_sched *s, infer_req *r)
 {
-    if (s->prefix && r->seq.n_tokens == r->n_computed)
-        infer_prefix_insert(s->prefix, &r->key, r->tokens, r->n_computed, &r->seq, &r->n_known, 1);
+    if (s->prefix && !r->tainted)
+        infer_prefix_insert(s->prefix, &r->key, r->tokens, r->n_done, &r->seq, &r->n_known, 1);
     infer_kv_seq_truncate(s->pool, &r->seq, 0);
-    r->n_computed = 0;
+    r->n_computed = r->n_done = 0;
+    r->tainted = 0;
     r->n_known = 0;
 }
 
@@ -112,6 +131,11 @@ void infer_sched_remove(infer_sched *s, infer_req *r)
     if (r->slot >= 0)
         stop_running(s, r);
     infer_queue_drop(&s->queue, r);
+    for (int i = 0; i < 2; i++) {
+        if (r->in[i])
+            r->in[i]->r = NULL;
+        r->in[i] = NULL;
+    }
     infer_kv_seq_free(s->pool, &r->seq);
 }
 
@@ -163,8 +187,9 @@ static uint32_t make_room(infer_sched *s, infer_req *r, uint32_t n)
     return n;
 }
 
-static void put_sampling(infer_sched *s, infer_step_image *im, infer_req *r, uint32_t row)
+static void put_sampling(infer_sched *s, infer_step *st, infer_req *r, uint32_t row)
 {
+    infer_step_image *im = st->im;
     const infer_sampling *sp = &r->sampling;
     infer_sample_row *o = &im->sample_rows[row];
     *o = (infer_sample_row){.temperature = sp->temperature,
@@ -189,7 +214,7 @@ static void put_sampling(infer_sched *s, infer_step_image *im, infer_req *r, uin
     }
     o->bias_count = im->n_bias - o->bias_first;
     if (r->counts && r->counts_stale) {
-        s->inits[s->n_inits++] = (infer_counts_init){(uint32_t)r->slot, r->counts};
+        st->x.inits[st->x.n_inits++] = (infer_counts_init){(uint32_t)r->slot, r->counts};
         r->counts_stale = 0;
     }
 }
@@ -201,31 +226,43 @@ static int wants_row(const infer_req *r, uint64_t t)
 }
 
 /* Adds `n` rows of a request, for which there is room, to the image. */
-static void put_rows(infer_sched *s, infer_step_image *im, infer_req *r, uint32_t n)
+static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n)
 {
+    infer_step_image *im = st->im;
     uint32_t n_copy = 0, seq = im->n_seqs++;
+    infer_batch_entry *b = &st->batch[st->n_batch++];
+    *b = (infer_batch_entry){.r = r,
+                             .first = r->n_computed,
+                             .token_at = r->n_tokens,
+                             .admission = r->admission,
+                             .rows = n,
+                             .first_logit = im->n_logits,
+                             .samples = r->n_computed + n == r->n_tokens && r->n_tokens < r->cap_tokens};
+    r->in[st->number] = b;
+    r->step_rows = n;
     if (s->prefix)
         infer_prefix_reclaim(s->prefix, infer_kv_seq_need(s->pool, &r->seq, n));
-    infer_kv_seq_grow(s->pool, &r->seq, n, &s->copies[s->n_copies], &n_copy);
-    s->n_copies += n_copy;
+    infer_kv_seq_grow(s->pool, &r->seq, n, &st->x.copies[st->x.n_copies], &n_copy);
+    st->x.n_copies += n_copy;
     im->q_start[seq] = (int32_t)im->n_tokens;
-    r->step_rows = n;
-    r->step_first_logit = im->n_logits;
-    r->step_samples = r->n_computed + n == r->n_tokens && r->n_tokens < r->cap_tokens;
     for (uint32_t i = 0; i < n; i++) {
         uint64_t t = r->n_computed + i;
         uint32_t row = im->n_tokens++;
         im->ids[row] = r->tokens[t];
+        if (t >= r->n_made) { /* the step under way is making it */
+            const infer_batch_entry *before = r->in[1 - st->number];
+            st->late[st->n_late++] = (infer_late_id){row, before->first_logit + before->n_logits - 1};
+        }
         im->pos[row] = (int32_t)t;
         im->slots[row] = infer_kv_seq_slot(s->pool, &r->seq, t);
         im->adapter_row[row] = (int32_t)r->adapter - 1;
-        int sampled = i + 1 == n && r->step_samples, wanted = wants_row(r, t);
-        s->any_logits |= wanted && r->output == INFER_OUTPUT_LOGITS;
-        s->any_hidden |= wanted && r->output != INFER_OUTPUT_LOGITS;
+        int sampled = i + 1 == n && b->samples, wanted = wants_row(r, t);
+        st->x.want_logits |= wanted && r->output == INFER_OUTPUT_LOGITS;
+        st->x.want_hidden |= wanted && r->output != INFER_OUTPUT_LOGITS;
         if (sampled || wanted) {
             if (sampled) {
-                put_sampling(s, im, r, im->n_logits);
-                s->any_sample = 1;
+                put_sampling(s, st, r, im->n_logits);
+                st->x.want_sample = 1;
             } else {
                 im->sample_rows[im->n_logits] =
                     (infer_sample_row){.top_p = 1, .repetition_penalty = 1, .counts_row = -1};
@@ -233,12 +270,11 @@ static void put_rows(infer_sched *s, infer_step_image *im, infer_req *r, uint32_
             im->logit_rows[im->n_logits++] = (int32_t)row;
         }
     }
-    r->step_n_logits = im->n_logits - r->step_first_logit;
+    b->n_logits = im->n_logits - b->first_logit;
     im->kv_len[seq] = (int32_t)(r->n_computed + n);
     im->q_start[seq + 1] = (int32_t)im->n_tokens;
     memcpy(&im->block_table[(size_t)seq * s->max_blocks], r->seq.blocks, r->seq.n_blocks * sizeof(int32_t));
-    s->any_top |= r->step_samples && r->n_top;
-    s->batch[s->n_batch++] = r;
+    st->x.want_top |= b->samples && r->n_top;
 }
 
 /* How many rows of a request fit the step's budgets of rows and logits. */
@@ -276,7 +312,7 @@ static void take_known(infer_sched *s, infer_req *r)
      * alone it must start. */
     if (r->seq.n_tokens % size && !infer_sched_free_blocks(s))
         infer_kv_seq_truncate(s->pool, &r->seq, r->seq.n_tokens / size * size);
-    r->n_computed = r->seq.n_tokens;
+    r->n_computed = r->n_done = r->seq.n_tokens;
     r->n_known = (uint32_t)(r->n_computed / size);
 }
 
@@ -284,7 +320,7 @@ static void take_known(infer_sched *s, infer_req *r)
 static int not_yet(infer_sched *s, infer_req *r)
 {
     infer_kv_seq_truncate(s->pool, &r->seq, 0);
-    r->n_computed = 0;
+    r->n_computed = r->n_done = 0;
     r->n_known = 0;
     return 0;
 }
@@ -297,14 +333,14 @@ static int still_blocked(infer_sched *s, const infer_req *r)
            ++s->blocked_steps < PATIENCE;
 }
 
-static int admit(infer_sched *s, infer_step_image *im, infer_req *r, uint64_t now)
+static int admit(infer_sched *s, infer_step *st, infer_req *r, uint64_t now)
 {
     const uint32_t free_before = infer_sched_free_blocks(s);
     if (still_blocked(s, r))
         return 0;
     s->blocked_id = 0;
     take_known(s, r);
-    uint32_t n = chunk_of(s, im, r);
+    uint32_t n = chunk_of(s, st->im, r);
     if (!n)
         return not_yet(s, r);
     /* A request starts when its whole known text and a token fit, so that it is not preempted at once; alone it always
@@ -333,7 +369,7 @@ static int admit(infer_sched *s, infer_step_image *im, infer_req *r, uint64_t no
     }
     if (r->counts)
         infer_req_count(r, s->n_vocab);
-    put_rows(s, im, r, n);
+    put_rows(s, st, r, n);
     return 1;
 }
 
@@ -360,48 +396,96 @@ static infer_req *next_to_start(infer_sched *s)
 }
 
 /* One pass over the running ones: decodes, or prompts. Preemption shortens the list meanwhile, hence the copy. */
-static void put_running(infer_sched *s, infer_step_image *im, int decode)
+static void put_running(infer_sched *s, infer_step *st, int decode)
 {
     uint32_t n = s->n_running;
     memcpy(s->order, s->running, n * sizeof *s->order);
     for (uint32_t i = 0; i < n; i++) {
         infer_req *r = s->order[i];
-        if (r->slot < 0 || r->step_rows || (r->n_tokens - r->n_computed == 1) != decode)
+        const int waits = r->n_computed == r->n_tokens || /* for its last rows, or for its last token */
+                          (r->n_made < r->n_tokens && r->n_tokens == r->cap_tokens);
+        if (r->slot < 0 || r->step_rows || waits || (r->n_tokens - r->n_computed == 1) != decode)
             continue;
-        uint32_t rows = chunk_of(s, im, r);
+        uint32_t rows = chunk_of(s, st->im, r);
         if (rows && (rows = make_room(s, r, rows)))
-            put_rows(s, im, r, rows);
+            put_rows(s, st, r, rows);
     }
 }
 
-uint32_t infer_sched_build(infer_sched *s, infer_step_image *im, uint64_t now)
+uint32_t infer_sched_top_up(infer_sched *s, infer_step *st, uint64_t now)
 {
-    im->n_tokens = im->n_seqs = im->n_logits = im->n_bias = 0;
-    im->q_start[0] = 0;
-    s->n_copies = s->n_inits = s->n_batch = 0;
-    s->any_top = s->any_logits = s->any_hidden = s->any_sample = 0;
-    uint64_t preempted = s->preemptions;
-    for (uint32_t i = 0; i < s->n_running; i++)
-        s->running[i]->step_rows = 0;
-    put_running(s, im, 1);
-    put_running(s, im, 0);
     /* The running ones had their choice: a block that is free now is one that none of them could use. */
-    while (s->queue.n && s->preemptions == preempted && s->n_running < s->max_running && im->n_tokens < s->max_tokens) {
+    while (s->queue.n && !st->preempted && s->n_running < s->max_running && st->im->n_tokens < s->max_tokens) {
         infer_req *r = next_to_start(s);
         for (infer_req *p = infer_queue_head(&s->queue); p != r; p = infer_queue_next_in_lane(p))
             p->n_passed++;
-        if (!admit(s, im, r, now))
+        if (!admit(s, st, r, now))
             break;
     }
-    return im->n_tokens;
+    return st->im->n_tokens;
 }
 
-void infer_sched_advance(infer_sched *s, infer_req *r)
+uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now)
+{
+    infer_step_image *im = st->im;
+    im->n_tokens = im->n_seqs = im->n_logits = im->n_bias = 0;
+    im->q_start[0] = 0;
+    st->n_batch = st->n_late = 0;
+    st->x.n_copies = st->x.n_inits = 0;
+    st->x.want_sample = st->x.want_top = st->x.want_logits = st->x.want_hidden = 0;
+    const uint64_t preempted = s->preemptions;
+    for (uint32_t i = 0; i < s->n_running; i++)
+        s->running[i]->step_rows = 0;
+    put_running(s, st, 1);
+    put_running(s, st, 0);
+    st->preempted = s->preemptions != preempted;
+    return infer_sched_top_up(s, st, now);
+}
+
+void infer_sched_fill_ids(infer_step *st, const int32_t *sampled, uint32_t n_vocab)
+{
+    for (uint32_t i = 0; i < st->n_late; i++) {
+        const int32_t id = sampled[st->late[i].logit];
+        st->im->ids[st->late[i].row] = id < 0 || (uint32_t)id >= n_vocab ? 0 : id; /* then its request fails */
+    }
+}
+
+void infer_sched_begin(infer_sched *s, infer_step *st)
 {
     enum { OUTPUT_WEIGHT = 2 }; /* as in the paper: an output token costs about two of the prompt */
-    r->n_computed += r->step_rows;
-    if (r->step_samples)
+    for (uint32_t i = 0; i < st->n_batch; i++) {
+        infer_req *r = st->batch[i].r;
+        if (!r)
+            continue;
+        r->n_computed += st->batch[i].rows;
+        if (!st->batch[i].samples)
+            continue;
+        r->tokens[r->n_tokens++] = -1;
         infer_queue_charge(&s->queue, r, OUTPUT_WEIGHT);
-    if (s->prefix && r->n_computed / infer_kv_pool_block_size(s->pool) > r->n_known)
-        infer_prefix_insert(s->prefix, &r->key, r->tokens, r->n_computed, &r->seq, &r->n_known, 0);
+    }
+}
+
+void infer_sched_finish(infer_sched *s, infer_step *st, infer_batch_entry *b)
+{
+    infer_req *r = b->r;
+    r->in[st->number] = NULL;
+    if (r->slot < 0 || r->admission != b->admission) /* it gave way meanwhile */
+        return;
+    r->n_done = b->first + b->rows;
+    if (s->prefix && r->n_done / infer_kv_pool_block_size(s->pool) > r->n_known)
+        infer_prefix_insert(s->prefix, &r->key, r->tokens, r->n_done, &r->seq, &r->n_known, 0);
+}
+
+void infer_sched_undo(infer_sched *s, infer_step *st)
+{
+    for (uint32_t i = st->n_batch; i-- > 0;) {
+        infer_req *r = st->batch[i].r;
+        if (!r)
+            continue;
+        r->in[st->number] = NULL;
+        r->tainted = 1;
+        stop_running(s, r);
+        infer_queue_put_back(&s->queue, r);
+    }
+    st->n_batch = 0;
 }

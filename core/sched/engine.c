@@ -17,6 +17,10 @@ struct infer_engine {
     const infer_tokenizer *tok; /* NULL: the file has none; then there is no text and no end token */
     infer_runner *runner;
     infer_sched sched;
+    infer_step steps[2], *under_way; /* under_way: begun and not done, or NULL */
+    infer_req *dead[2];              /* ended with rows in a step: they go when it is done */
+    uint64_t gap_ns;
+    uint64_t t_begun; /* when the step under way began, or the one before it ended */
     infer_events events;
     uint32_t n_vocab, n_embd, max_queue;
     uint64_t secret[2]; /* of the salts' hashes */
@@ -60,6 +64,8 @@ static void finish(infer_engine *e, infer_req *r, uint32_t how, infer_status s, 
 {
     const char *text = "", *tail = "";
     size_t n = 0, n_tail = 0;
+    /* A step that runs or is built reads what the request holds; the one that ends last frees it. */
+    const int in[2] = {r->in[0] != NULL, r->in[1] != NULL};
     infer_sched_remove(&e->sched, r);
     if (r->detok && how != INFER_FINISH_ERROR) {
         if (infer_detok_flush(r->detok, &tail, &n_tail) != INFER_OK)
@@ -78,7 +84,7 @@ static void finish(infer_engine *e, infer_req *r, uint32_t how, infer_status s, 
                       .error = error,
                       .n_prompt = r->n_prompt,
                       .n_cached = r->n_cached,
-                      .n_generated = r->n_tokens - r->n_prompt,
+                      .n_generated = r->n_made - r->n_prompt,
                       .t_submit = r->t_submit,
                       .t_first_run = r->t_first_run,
                       .t_first_token = r->t_first_token,
@@ -91,7 +97,23 @@ static void finish(infer_engine *e, infer_req *r, uint32_t how, infer_status s, 
     note_state(e);
     pthread_mutex_unlock(&e->lock);
     infer_events_push(&e->events, &ev);
-    infer_req_destroy(r);
+    if (!in[0] && !in[1]) {
+        infer_req_destroy(r);
+        return;
+    }
+    const int last = in[0] && in[1] ? e->under_way != &e->steps[1] : in[1];
+    r->next_dead = e->dead[last];
+    e->dead[last] = r;
+}
+
+/* A step is done, or does not begin. */
+static void bury(infer_engine *e, const infer_step *st)
+{
+    for (infer_req *r = e->dead[st->number], *next; r; r = next) {
+        next = r->next_dead;
+        infer_req_destroy(r);
+    }
+    e->dead[st->number] = NULL;
 }
 
 static void finish_all(infer_engine *e, uint32_t how, infer_status s, const char *error)
@@ -105,11 +127,12 @@ static void finish_all(infer_engine *e, uint32_t how, infer_status s, const char
 /* ---- After a step ------------------------------------------------------------------------------------------------ */
 
 /* Rows of prompt positions to who asked for them. Sums are in order of positions, so that chunks do not matter. */
-static void give_rows(infer_engine *e, infer_req *r, const infer_step_result *res)
+static void give_rows(infer_engine *e, const infer_step *st, const infer_batch_entry *b, const infer_step_result *res)
 {
-    const infer_step_image *im = infer_runner_image(e->runner);
-    for (uint32_t i = 0; i < r->step_n_logits; i++) {
-        uint32_t row = r->step_first_logit + i;
+    const infer_step_image *im = st->im;
+    infer_req *r = b->r;
+    for (uint32_t i = 0; i < b->n_logits; i++) {
+        uint32_t row = b->first_logit + i;
         uint64_t pos = (uint64_t)im->pos[im->logit_rows[row]];
         if (pos < r->n_rows_given || pos >= r->n_prompt) /* computed again after a preemption, or output */
             continue;
@@ -143,9 +166,10 @@ static outcome failed(infer_status s, const char *error)
 }
 
 /* Takes a token in: gives out its text, and counts it once it is told. */
-static outcome take_token(infer_engine *e, infer_req *r, const infer_step_result *res, uint64_t now)
+static outcome take_token(infer_engine *e, const infer_batch_entry *b, const infer_step_result *res, uint64_t now)
 {
-    uint32_t row = r->step_first_logit + r->step_n_logits - 1;
+    infer_req *r = b->r;
+    uint32_t row = b->first_logit + b->n_logits - 1;
     int32_t id = res->ids[row];
     if (id < 0 || (uint32_t)id >= e->n_vocab) /* without a wish of the request's it is not the request's fault */
         return r->sampling.n_bias || r->min_tokens
@@ -179,23 +203,24 @@ static outcome take_token(infer_engine *e, infer_req *r, const infer_step_result
                       .t = infer_clock_ns()};
     if ((s = infer_events_push(&e->events, &ev)) != INFER_OK)
         return failed(s, "events: no host memory for another token");
-    r->tokens[r->n_tokens++] = id;
+    r->tokens[b->token_at] = id;
+    r->n_made = b->token_at + 1;
     if (r->text_stopped)
         return (outcome){INFER_FINISH_STOP, INFER_OK, NULL};
-    return (outcome){r->n_tokens >= r->cap_tokens ? INFER_FINISH_LENGTH : 0, INFER_OK, NULL};
+    return (outcome){r->n_made >= r->cap_tokens ? INFER_FINISH_LENGTH : 0, INFER_OK, NULL};
 }
 
-static void after_step(infer_engine *e, const infer_step_result *res, uint64_t step_ns)
+static void after_step(infer_engine *e, infer_step *step, const infer_step_result *res, uint64_t step_ns)
 {
     infer_sched *s = &e->sched;
     uint64_t now = infer_clock_ns(), prompt = 0, made = 0;
     /* The step's figures stand before anybody hears of its tokens. */
-    for (uint32_t i = 0; i < s->n_batch; i++) {
-        const infer_req *r = s->batch[i];
-        uint64_t end = r->n_computed + r->step_rows;
-        if (r->n_computed < r->n_prompt)
-            prompt += (end < r->n_prompt ? end : r->n_prompt) - r->n_computed;
-        made += (uint64_t)r->step_samples;
+    for (uint32_t i = 0; i < step->n_batch; i++) {
+        const infer_batch_entry *b = &step->batch[i];
+        uint64_t end = b->first + b->rows;
+        if (b->r && b->first < b->r->n_prompt)
+            prompt += (end < b->r->n_prompt ? end : b->r->n_prompt) - b->first;
+        made += (uint64_t)(b->r && b->samples);
     }
     pthread_mutex_lock(&e->lock);
     infer_engine_stats *st = &e->stats;
@@ -205,25 +230,30 @@ static void after_step(infer_engine *e, const infer_step_result *res, uint64_t s
     st->device_busy_ns += res->busy_ns;
     st->copy_bytes += res->copy_bytes;
     st->step_ns += step_ns;
+    st->gap_ns = e->gap_ns;
     st->fallback_ops += e->m->plan->compiled.n_fallback;
     if (made)
         st->last_token_ns = now;
     pthread_mutex_unlock(&e->lock);
-    for (uint32_t i = 0; i < s->n_batch; i++) {
-        infer_req *r = s->batch[i];
+    for (uint32_t i = 0; i < step->n_batch; i++) {
+        infer_batch_entry *b = &step->batch[i];
+        infer_req *r = b->r;
         outcome o = {0};
+        if (!r)
+            continue;
         if (r->on_row)
-            give_rows(e, r, res);
-        if (r->step_samples)
-            o = take_token(e, r, res, now);
-        else if (r->n_computed + r->step_rows == r->n_tokens)
+            give_rows(e, step, b, res);
+        if (b->samples)
+            o = take_token(e, b, res, now);
+        else if (b->first + b->rows == r->n_tokens)
             o.finish = INFER_FINISH_LENGTH;
-        if (o.finish != INFER_FINISH_ERROR) /* then what was computed is nobody else's to use */
-            infer_sched_advance(s, r);
-        r->step_rows = 0;
+        if (o.finish == INFER_FINISH_ERROR) /* then what was computed is nobody else's to use */
+            r->tainted = 1;
+        infer_sched_finish(s, step, b);
         if (o.finish)
             finish(e, r, o.finish, o.status, o.error);
     }
+    bury(e, step);
 }
 
 /* ---- The loop ---------------------------------------------------------------------------------------------------- */
@@ -242,19 +272,11 @@ static void take_requests(infer_engine *e)
     }
 }
 
-/* Takes what other threads left: new requests and cancellations. Waits when there is nothing to do. 0: stop. */
-static int take_inbox(infer_engine *e)
+static void take_cancels(infer_engine *e)
 {
     pthread_mutex_lock(&e->lock);
-    note_state(e);
-    while (!e->stop && !e->inbox && !e->n_cancels && !e->sched.n_running && !e->sched.queue.n)
-        pthread_cond_wait(&e->work, &e->lock);
-    take_requests(e);
-    note_state(e);
-    int go = !e->stop;
     while (e->n_cancels) {
-        uint64_t id = e->cancels[--e->n_cancels];
-        infer_req *r = infer_queue_find(&e->sched.queue, id);
+        infer_req *r = infer_queue_find(&e->sched.queue, e->cancels[--e->n_cancels]);
         if (!r)
             continue;
         pthread_mutex_unlock(&e->lock);
@@ -262,59 +284,115 @@ static int take_inbox(infer_engine *e)
         pthread_mutex_lock(&e->lock);
     }
     pthread_mutex_unlock(&e->lock);
+}
+
+/* Takes what other threads left: new requests and cancellations. Waits when there is nothing to do. 0: stop. */
+static int take_inbox(infer_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    note_state(e);
+    while (!e->stop && !e->inbox && !e->n_cancels && !e->sched.n_running && !e->sched.queue.n && !e->under_way)
+        pthread_cond_wait(&e->work, &e->lock);
+    take_requests(e);
+    note_state(e);
+    int go = !e->stop;
+    pthread_mutex_unlock(&e->lock);
+    take_cancels(e);
     return go;
 }
 
 /* A failure of a request's or a program's radius ends those that were in the step. Any other ends the engine's work:
  * its queue, with all that lies in the devices' memory, cannot be trusted any more. */
-static void step_failed(infer_engine *e, infer_status s, const char *why)
+static void step_failed(infer_engine *e, infer_step *step, infer_status s, const char *why)
 {
     if (infer_status_radius(s) < infer_status_radius(INFER_E_QUEUE)) {
-        for (uint32_t i = e->sched.n_batch; i-- > 0;)
-            finish(e, e->sched.batch[i], INFER_FINISH_ERROR, s, why);
+        for (uint32_t i = step->n_batch; i-- > 0;) {
+            infer_req *r = step->batch[i].r;
+            if (!r)
+                continue;
+            r->tainted = 1;
+            finish(e, r, INFER_FINISH_ERROR, s, why);
+        }
+    } else {
+        pthread_mutex_lock(&e->lock);
+        e->stats.fatal = s; /* nothing is taken in from here on */
+        snprintf(e->fatal_text, sizeof e->fatal_text, "%s", why);
+        take_requests(e);
+        pthread_mutex_unlock(&e->lock);
+        finish_all(e, INFER_FINISH_ERROR, s, why);
+        infer_events_fatal(&e->events, s);
+    }
+    bury(e, step);
+}
+
+static void begin_step(infer_engine *e, infer_step *st)
+{
+    pthread_mutex_lock(&e->lock);
+    note_state(e);
+    e->stats.step_tokens_last = st->im->n_tokens;
+    e->stats.step_seqs_last = st->n_batch;
+    pthread_mutex_unlock(&e->lock);
+    e->under_way = st;
+    infer_runner_begin(e->runner, st->number, &st->x);
+    infer_sched_begin(&e->sched, st);
+}
+
+/* The step under way ends: `next`, which was built meanwhile, begins with its ids, and then there is time for its
+ * texts. */
+static void end_step(infer_engine *e, infer_step *next)
+{
+    infer_step *step = e->under_way;
+    infer_step_result res;
+    infer_error err = {0};
+    infer_status st = infer_runner_finish(e->runner, &res, &err);
+    const uint64_t now = infer_clock_ns(), step_ns = now - e->t_begun;
+    e->t_begun = now;
+    if (st != INFER_OK) {
+        infer_sched_undo(&e->sched, next);
+        bury(e, next);
+        e->under_way = NULL;
+        step_failed(e, step, st, err.text);
         return;
     }
+    /* What came while the step ran joins the next one. Who was cancelled leaves: its blocks are others' only in a step
+     * that is built later, and its rows are nobody's. */
     pthread_mutex_lock(&e->lock);
-    e->stats.fatal = s; /* nothing is taken in from here on */
-    snprintf(e->fatal_text, sizeof e->fatal_text, "%s", why);
+    const int came = e->inbox != NULL;
     take_requests(e);
     pthread_mutex_unlock(&e->lock);
-    finish_all(e, INFER_FINISH_ERROR, s, why);
-    infer_events_fatal(&e->events, s);
+    if (came)
+        infer_sched_top_up(&e->sched, next, now);
+    take_cancels(e);
+    infer_sched_fill_ids(next, res.ids, e->n_vocab);
+    if (next->im->n_tokens) {
+        begin_step(e, next);
+        e->gap_ns += infer_clock_ns() - now;
+    } else {
+        e->under_way = NULL;
+    }
+    after_step(e, step, &res, step_ns);
 }
 
 static void *engine_main(void *arg)
 {
     infer_engine *e = arg;
-    infer_step_image *im = infer_runner_image(e->runner);
-    while (take_inbox(e)) {
-        uint64_t t0 = infer_clock_ns();
-        uint32_t rows = infer_sched_build(&e->sched, im, t0);
-        if (!rows)
-            continue;
-        infer_sched *s = &e->sched;
-        infer_step_extra x = {.copies = s->copies,
-                              .n_copies = s->n_copies,
-                              .inits = s->inits,
-                              .n_inits = s->n_inits,
-                              .want_sample = s->any_sample,
-                              .want_top = s->any_top,
-                              .want_logits = s->any_logits,
-                              .want_hidden = s->any_hidden};
+    for (uint32_t k = 0; take_inbox(e); k = 1 - k) {
+        infer_step *next = &e->steps[k];
+        infer_sched_build(&e->sched, next, infer_clock_ns());
+        if (e->under_way) {
+            end_step(e, next);
+        } else if (next->im->n_tokens) {
+            e->t_begun = infer_clock_ns();
+            begin_step(e, next);
+        }
+    }
+    if (e->under_way) {
         infer_step_result res;
-        infer_error err = {0};
-        pthread_mutex_lock(&e->lock);
-        note_state(e);
-        e->stats.step_tokens_last = rows;
-        e->stats.step_seqs_last = s->n_batch;
-        pthread_mutex_unlock(&e->lock);
-        infer_status st = infer_runner_step(e->runner, &x, &res, &err);
-        if (st != INFER_OK)
-            step_failed(e, st, err.text);
-        else
-            after_step(e, &res, infer_clock_ns() - t0);
+        (void)infer_runner_finish(e->runner, &res, NULL);
     }
     finish_all(e, INFER_FINISH_CANCELLED, INFER_E_CANCELLED, NULL); /* with those that came before the stop */
+    bury(e, &e->steps[0]);
+    bury(e, &e->steps[1]);
     return NULL;
 }
 
@@ -355,7 +433,9 @@ infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt
         goto fail;
     }
     if ((s = infer_sched_create(&e->sched, m->plan, &o, err)) != INFER_OK ||
-        (s = infer_runner_create(m, &e->runner, err)) != INFER_OK)
+        (s = infer_runner_create(m, &e->runner, err)) != INFER_OK ||
+        (s = infer_step_create(&e->steps[0], &e->sched, 0, infer_runner_image(e->runner, 0), err)) != INFER_OK ||
+        (s = infer_step_create(&e->steps[1], &e->sched, 1, infer_runner_image(e->runner, 1), err)) != INFER_OK)
         goto fail;
     e->sched.n_vocab = e->n_vocab;
     for (uint32_t i = 0; e->tok && i < e->n_vocab; i++)
@@ -387,6 +467,8 @@ void infer_engine_destroy(infer_engine *e)
         pthread_join(e->thread, NULL);
     }
     infer_runner_destroy(e->runner);
+    infer_step_destroy(&e->steps[0]);
+    infer_step_destroy(&e->steps[1]);
     infer_sched_destroy(&e->sched);
     infer_events_destroy(&e->events);
     infer_free(e->cancels);

@@ -30,11 +30,11 @@ typedef struct infer_counts_init {
     const uint16_t *counts; /* n_vocab entries; valid until the step is done */
 } infer_counts_init;
 
-/* What is to be done besides the image. Arrays are the caller's, valid until the step returns. */
+/* What is to be done besides the image. Arrays are the caller's, valid until the step is finished. */
 typedef struct infer_step_extra {
-    const infer_kv_copy *copies;
+    infer_kv_copy *copies;
     uint32_t n_copies;
-    const infer_counts_init *inits;
+    infer_counts_init *inits;
     uint32_t n_inits;
     int want_sample, want_top, want_logits, want_hidden;
 } infer_step_extra;
@@ -53,16 +53,21 @@ typedef struct infer_step_result {
 /* Allocates the plan's cache, arenas and step blocks, builds and instantiates all programs. */
 infer_status infer_runner_create(infer_model *m, infer_runner **out, infer_error *err);
 void infer_runner_destroy(infer_runner *r);
-infer_step_image *infer_runner_image(infer_runner *r);
-/* Runs one step to its end: posts a job a part to the devices' submit threads and waits. No allocation. The result is
- * valid until the next step. A failure's status has its blast radius. */
-infer_status infer_runner_step(infer_runner *r, const infer_step_extra *x, infer_step_result *out, infer_error *err);
+/* The step's image, 0 or 1: one is filled while the other runs. */
+infer_step_image *infer_runner_image(infer_runner *r, uint32_t which);
+/* Begins the step of an image: posts a job a part to the devices' submit threads. No allocation. One at a time. */
+void infer_runner_begin(infer_runner *r, uint32_t which, const infer_step_extra *x);
+/* Waits for its end. The result is valid until a step of the same image begins. A failure's status has its blast
+ * radius. */
+infer_status infer_runner_finish(infer_runner *r, infer_step_result *out, infer_error *err);
 
 /* ---- Requests ------------------------------------------------------------------------------------------------ */
 
 #define INFER_MAX_STOPS    16u
 #define INFER_MAX_STOP_LEN 256u
 #define INFER_MAX_TOP      20u
+
+struct infer_batch_entry;
 
 typedef struct infer_req {
     struct infer_req *next, *prev; /* among those that wait; next: also in the inbox */
@@ -76,8 +81,11 @@ typedef struct infer_req {
     uint32_t flags;
     int32_t priority;
     int32_t *tokens; /* prompt, then output */
-    uint64_t n_prompt, n_tokens, cap_tokens;
-    uint64_t n_computed; /* tokens whose keys and values are in the cache */
+    /* n_tokens counts also the one that a step under way is making (it is -1 until then), n_made does not. */
+    uint64_t n_prompt, n_tokens, n_made, cap_tokens;
+    uint64_t n_computed; /* tokens whose keys and values are in the cache once all steps that have begun are done */
+    uint64_t n_done;     /* those of steps that are done */
+    int tainted;         /* a step failed: what lies in its blocks is nobody's to use */
     uint64_t min_tokens;
     uint64_t n_rows_given; /* prompt positions whose rows the caller has, or the sum */
     infer_kv_seq seq;
@@ -105,9 +113,9 @@ typedef struct infer_req {
     double *sum;   /* INFER_OUTPUT_POOLED: of the rows so far, n_embd, owned */
     float *pooled; /* their mean, owned */
     uint64_t t_submit, t_first_run, t_first_token;
-    /* of the step being built */
-    uint32_t step_rows, step_first_logit, step_n_logits;
-    int step_samples;
+    uint32_t step_rows;              /* in the step being built */
+    struct infer_batch_entry *in[2]; /* its rows in the steps of both images; NULL: none */
+    struct infer_req *next_dead;
 } infer_req;
 
 /* Checks and copies a request. Errors as infer_engine_submit. Called on the submitting thread. */
@@ -123,6 +131,35 @@ infer_status infer_req_text(infer_req *r, const char *text, size_t n_text, const
 void infer_req_flush(infer_req *r, const char *tail, size_t n_tail, const char **p, size_t *n);
 /* Rebuilds `counts` from the tokens so far. */
 void infer_req_count(infer_req *r, uint32_t n_vocab);
+
+/* ---- A step -------------------------------------------------------------------------------------------------- */
+
+/* A request's rows in a step. */
+typedef struct infer_batch_entry {
+    infer_req *r;       /* NULL: it ended meanwhile, and what its rows give is nobody's */
+    uint64_t first;     /* position of its first row */
+    uint64_t token_at;  /* position of the token that it samples */
+    uint64_t admission; /* of the request when the step was built */
+    uint32_t rows, first_logit, n_logits;
+    int samples;
+} infer_batch_entry;
+
+/* A row whose id is the one that the step before samples. */
+typedef struct infer_late_id {
+    uint32_t row, logit; /* in this step; in the step before */
+} infer_late_id;
+
+/* A step: built while the one before it runs, begun, done. Two are used by turns. */
+typedef struct infer_step {
+    uint32_t number; /* 0 or 1 */
+    infer_step_image *im;
+    infer_step_extra x;
+    infer_batch_entry *batch; /* in order of the image */
+    uint32_t n_batch;
+    infer_late_id *late;
+    uint32_t n_late;
+    int preempted; /* requests gave way for it: it admits none */
+} infer_step;
 
 /* ---- Scheduler ----------------------------------------------------------------------------------------------- */
 
@@ -143,15 +180,7 @@ typedef struct infer_sched {
     uint32_t max_tokens, max_logits, prefill_chunk, max_blocks, n_vocab;
     int32_t end_ids[INFER_MAX_END_IDS]; /* ids that end generation by themselves */
     uint32_t n_end_ids;
-    /* of the step being built */
-    infer_kv_copy *copies;
-    uint32_t n_copies;
-    infer_counts_init *inits;
-    uint32_t n_inits;
-    infer_req **batch; /* those with rows, in order of the image */
-    uint32_t n_batch;
     infer_req **order; /* the running ones as a pass goes through them */
-    int any_top, any_logits, any_hidden, any_sample;
     uint64_t preemptions, prefix_queries, prefix_hits;
 } infer_sched;
 
@@ -163,16 +192,30 @@ uint32_t infer_sched_max_queue(const infer_engine_options *o);
 /* A request comes in: id, tenant and priority are set. */
 void infer_sched_enqueue(infer_sched *s, infer_req *r);
 /* Takes a running or waiting request out and gives its blocks back; the prefix cache keeps what is computed in them,
- * unless a step with rows of it has not come to its end. */
+ * unless it is tainted. Its rows in steps not yet done stay there as nobody's: devices run steps in order, so that a
+ * block is another's only in a later one. */
 void infer_sched_remove(infer_sched *s, infer_req *r);
-/* Chooses the rows of the next step and writes the image: decodes first, then prompt chunks, each in order of
- * admission, then newly admitted requests, under the token budget (so never more run than it has rows). When blocks run
- * out, who came last (among the lowest priority) is preempted, to be computed again. Returns the rows; 0 only when no
- * request is known. */
-uint32_t infer_sched_build(infer_sched *s, infer_step_image *im, uint64_t now);
-/* The rows of a request in a step that has come to its end are computed: blocks that they filled are others' to share.
- */
-void infer_sched_advance(infer_sched *s, infer_req *r);
+
+/* The arrays of a step, for an image. */
+infer_status infer_step_create(infer_step *st, const infer_sched *s, uint32_t number, infer_step_image *im,
+                               infer_error *err);
+void infer_step_destroy(infer_step *st);
+
+/* Chooses the rows of the next step and writes the image, as if the step under way had succeeded: decodes first, then
+ * prompt chunks, each in order of admission, then newly admitted requests, under the token budget (so never more run
+ * than it has rows). When blocks run out, who came last (among the lowest priority) is preempted, to be computed again.
+ * Returns the rows; 0 only when no request is known, or all that are wait for their last token. */
+uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now);
+/* Adds requests that came since it was built. Returns the rows. */
+uint32_t infer_sched_top_up(infer_sched *s, infer_step *st, uint64_t now);
+/* Ids that the step before it sampled, into the image. */
+void infer_sched_fill_ids(infer_step *st, const int32_t *sampled, uint32_t n_vocab);
+/* The step begins: requests count its rows as computed, and its tokens as there. */
+void infer_sched_begin(infer_sched *s, infer_step *st);
+/* A request's rows of a step are computed: blocks that they filled are others' to share. */
+void infer_sched_finish(infer_sched *s, infer_step *st, infer_batch_entry *b);
+/* A step that was built does not begin: its requests start again. */
+void infer_sched_undo(infer_sched *s, infer_step *st);
 /* Blocks that nobody needs: free ones and what only the prefix cache holds. */
 uint32_t infer_sched_free_blocks(const infer_sched *s);
 

@@ -76,7 +76,7 @@ static infer_status check(const infer_request *r, uint32_t n_vocab, uint32_t ctx
 void infer_req_count(infer_req *r, uint32_t n_vocab)
 {
     memset(r->counts, 0, n_vocab * sizeof *r->counts);
-    for (uint64_t i = 0; i < r->n_tokens; i++) {
+    for (uint64_t i = 0; i < r->n_made; i++) {
         uint16_t *c = &r->counts[r->tokens[i]];
         if (i < r->n_prompt)
             *c |= 0x8000;
@@ -106,7 +106,7 @@ static infer_status copy_in(infer_req *x, const infer_request *r, const infer_to
     for (; x->n_stops < r->n_stop; x->n_stops++)
         if (!(x->stops[x->n_stops] = infer_strdup(r->stop[x->n_stops])))
             return INFER_E_NO_MEMORY;
-    x->n_prompt = x->n_tokens = r->n_prompt;
+    x->n_prompt = x->n_tokens = x->n_made = r->n_prompt;
     x->n_stop_ids = r->n_stop_ids;
     x->sampling = *s;
     x->sampling.bias = x->bias;

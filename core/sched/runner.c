@@ -21,6 +21,14 @@ typedef struct part_run {
     infer_hal_exec *exec[MAX_BUCKETS];
 } part_run;
 
+/* A step's image and what it gives: one is filled, or its results read, while the other's step runs. */
+typedef struct side {
+    uint8_t *bytes;
+    infer_step_image image;
+    int32_t *ids, *top_ids;
+    float *logprobs, *top_logprobs, *logits, *hidden;
+} side;
+
 struct infer_runner {
     infer_model *m;
     infer_plan *p;
@@ -28,10 +36,8 @@ struct infer_runner {
         kv[INFER_GRAPH_MAX_DEVS];
     uint32_t buckets[MAX_BUCKETS], n_buckets, bucket;
     part_run *parts;
-    uint8_t *image_bytes, *stage;
-    infer_step_image image;
-    int32_t *ids, *top_ids;
-    float *logprobs, *top_logprobs, *logits, *hidden;
+    uint8_t *stage;
+    side sides[2], *on;         /* on: of the step that runs */
     infer_copy_region *regions; /* one a cached layer and plane, for copy-on-write; max_regions for each device, */
     uint32_t max_regions;       /* whose threads fill them at the same time */
     const infer_step_extra *extra;
@@ -61,7 +67,7 @@ static uint64_t transfer_bytes(const infer_runner *r, const infer_transfer *x)
 {
     if (x->rows_from >= INFER_COUNT_MAX)
         return x->max_bytes;
-    uint64_t n = (uint64_t)r->image.counts[x->rows_from] * x->rows_mul * x->row_bytes;
+    uint64_t n = (uint64_t)r->on->image.counts[x->rows_from] * x->rows_mul * x->row_bytes;
     return n < x->max_bytes ? n : x->max_bytes;
 }
 
@@ -105,14 +111,14 @@ static infer_status send(infer_runner *r, infer_hal_dev *d, uint32_t part)
 static infer_status update_part(infer_runner *r, infer_hal_dev *d, int32_t dev, uint64_t at, uint64_t bytes)
 {
     infer_range dst = {r->step[dev].h, at, bytes};
-    return bytes ? infer_hal_update(d, &dst, r->image_bytes + at, bytes) : INFER_OK;
+    return bytes ? infer_hal_update(d, &dst, r->on->bytes + at, bytes) : INFER_OK;
 }
 
 /* The step's parameters, only what this step fills. */
 static infer_status update_step(infer_runner *r, infer_hal_dev *d, int32_t dev)
 {
     const infer_step_layout *l = &r->p->dec.step;
-    const infer_step_image *im = &r->image;
+    const infer_step_image *im = &r->on->image;
     const struct {
         uint64_t at, bytes;
     } rows[] = {
@@ -174,7 +180,7 @@ static infer_status fetch(infer_runner *r, infer_hal_dev *d, int32_t dev, uint32
                           uint64_t row_bytes)
 {
     const infer_compiled *c = &r->p->compiled;
-    if (v < 0 || !r->image.n_logits)
+    if (v < 0 || !r->on->image.n_logits)
         return INFER_OK;
     int here = 0;
     for (uint32_t i = c->parts[part].first; i < c->parts[part].first + c->parts[part].count; i++) {
@@ -186,7 +192,7 @@ static infer_status fetch(infer_runner *r, infer_hal_dev *d, int32_t dev, uint32
         return INFER_OK;
     infer_copy_end src = {r->arena[dev].h, NULL}, dst = {NULL, to};
     infer_copy_region g = {.src_offset = c->place[(size_t)dev * c->g->n_vals + (size_t)v],
-                           .bytes = row_bytes * r->image.n_logits,
+                           .bytes = row_bytes * r->on->image.n_logits,
                            .rows = 1};
     return infer_hal_copy(d, &dst, &src, &g, 1);
 }
@@ -196,17 +202,17 @@ static infer_status fetch_all(infer_runner *r, infer_hal_dev *d, int32_t dev, ui
     const infer_decoder_outputs *o = &r->p->out;
     uint64_t n_top = r->p->dec.n_top;
     if (r->extra->want_logits)
-        INFER_TRY(fetch(r, d, dev, part, o->logits, r->logits, 4ull * r->p->file->hp.n_vocab));
+        INFER_TRY(fetch(r, d, dev, part, o->logits, r->on->logits, 4ull * r->p->file->hp.n_vocab));
     if (r->extra->want_hidden)
-        INFER_TRY(fetch(r, d, dev, part, o->hidden, r->hidden, 4ull * r->p->file->hp.n_embd));
+        INFER_TRY(fetch(r, d, dev, part, o->hidden, r->on->hidden, 4ull * r->p->file->hp.n_embd));
     if (!r->extra->want_sample)
         return INFER_OK;
-    INFER_TRY(fetch(r, d, dev, part, o->ids, r->ids, 4));
-    INFER_TRY(fetch(r, d, dev, part, o->logprobs, r->logprobs, 4));
+    INFER_TRY(fetch(r, d, dev, part, o->ids, r->on->ids, 4));
+    INFER_TRY(fetch(r, d, dev, part, o->logprobs, r->on->logprobs, 4));
     if (!r->extra->want_top)
         return INFER_OK;
-    INFER_TRY(fetch(r, d, dev, part, o->top_ids, r->top_ids, 4 * n_top));
-    return fetch(r, d, dev, part, o->top_logprobs, r->top_logprobs, 4 * n_top);
+    INFER_TRY(fetch(r, d, dev, part, o->top_ids, r->on->top_ids, 4 * n_top));
+    return fetch(r, d, dev, part, o->top_logprobs, r->on->top_logprobs, 4 * n_top);
 }
 
 static infer_status run_part(part_run *pr, infer_hal_dev *d, infer_hal_dev **who)
@@ -253,27 +259,34 @@ static void part_job(infer_hal_job *job)
     pthread_mutex_unlock(&r->lock);
 }
 
-infer_status infer_runner_step(infer_runner *r, const infer_step_extra *x, infer_step_result *out, infer_error *err)
+void infer_runner_begin(infer_runner *r, uint32_t which, const infer_step_extra *x)
 {
     const infer_compiled *c = &r->p->compiled;
+    infer_step_image *im = &r->sides[which].image;
+    r->on = &r->sides[which];
     r->extra = x;
     r->step_no++;
     r->done = 0;
     r->busy_ns = 0;
     atomic_store(&r->copy_bytes, 0);
     atomic_store(&r->status, INFER_OK);
-    r->image.counts[INFER_COUNT_TOKENS] = (int32_t)r->image.n_tokens;
-    r->image.counts[INFER_COUNT_SEQS] = (int32_t)r->image.n_seqs;
-    r->image.counts[INFER_COUNT_LOGITS] = (int32_t)r->image.n_logits;
-    for (uint32_t i = r->image.n_seqs + 1; i <= r->p->dec.step.max_seqs; i++) /* the others own no row */
-        r->image.q_start[i] = (int32_t)r->image.n_tokens;
+    im->counts[INFER_COUNT_TOKENS] = (int32_t)im->n_tokens;
+    im->counts[INFER_COUNT_SEQS] = (int32_t)im->n_seqs;
+    im->counts[INFER_COUNT_LOGITS] = (int32_t)im->n_logits;
+    for (uint32_t i = im->n_seqs + 1; i <= r->p->dec.step.max_seqs; i++) /* the others own no row */
+        im->q_start[i] = (int32_t)im->n_tokens;
     r->bucket = 0;
-    while (r->buckets[r->bucket] < r->image.n_tokens)
+    while (r->buckets[r->bucket] < im->n_tokens)
         r->bucket++;
     for (uint32_t i = 0; i < c->n_parts; i++)
         infer_hal_post(r->p->devs[c->parts[i].dev].dev, &r->parts[i].job);
+}
+
+infer_status infer_runner_finish(infer_runner *r, infer_step_result *out, infer_error *err)
+{
+    const side *d = r->on;
     pthread_mutex_lock(&r->lock);
-    while (r->done < c->n_parts)
+    while (r->done < r->p->compiled.n_parts)
         pthread_cond_wait(&r->done_cond, &r->lock);
     pthread_mutex_unlock(&r->lock);
     infer_status s = atomic_load(&r->status);
@@ -282,12 +295,12 @@ infer_status infer_runner_step(infer_runner *r, const infer_step_extra *x, infer
             *err = r->err;
         return s;
     }
-    *out = (infer_step_result){.ids = r->ids,
-                               .logprobs = r->logprobs,
-                               .top_ids = r->top_ids,
-                               .top_logprobs = r->top_logprobs,
-                               .logits = r->logits,
-                               .hidden = r->hidden,
+    *out = (infer_step_result){.ids = d->ids,
+                               .logprobs = d->logprobs,
+                               .top_ids = d->top_ids,
+                               .top_logprobs = d->top_logprobs,
+                               .logits = d->logits,
+                               .hidden = d->hidden,
                                .n_top = r->p->dec.n_top,
                                .busy_ns = r->busy_ns,
                                .copy_bytes = atomic_load(&r->copy_bytes)};
@@ -367,40 +380,57 @@ static void choose_buckets(infer_runner *r)
     r->buckets[r->n_buckets++] = max;
 }
 
+static infer_status alloc_side(const infer_plan *p, side *d)
+{
+    const infer_step_layout *l = &p->dec.step;
+    uint64_t m = l->max_logits, top = p->dec.n_top;
+    d->bytes = infer_alloc_aligned(l->bytes, 256);
+    d->ids = infer_calloc(m, sizeof *d->ids);
+    d->logprobs = infer_calloc(m, sizeof *d->logprobs);
+    d->top_ids = infer_calloc(m * top, sizeof *d->top_ids);
+    d->top_logprobs = infer_calloc(m * top, sizeof *d->top_logprobs);
+    /* Touched, and so resident, only where they are read back. */
+    d->logits = infer_malloc(m * p->file->hp.n_vocab * sizeof *d->logits);
+    d->hidden = infer_malloc(m * p->file->hp.n_embd * sizeof *d->hidden);
+    if (!d->bytes || !d->ids || !d->logprobs || !d->top_ids || !d->top_logprobs || !d->logits || !d->hidden)
+        return INFER_E_NO_MEMORY;
+    memset(d->bytes, 0, l->bytes);
+    d->image = (infer_step_image){.counts = (int32_t *)(d->bytes + l->counts),
+                                  .ids = (int32_t *)(d->bytes + l->ids),
+                                  .pos = (int32_t *)(d->bytes + l->pos),
+                                  .slots = (int32_t *)(d->bytes + l->slots),
+                                  .adapter_row = (int32_t *)(d->bytes + l->adapter_row),
+                                  .logit_rows = (int32_t *)(d->bytes + l->logit_rows),
+                                  .kv_len = (int32_t *)(d->bytes + l->kv_len),
+                                  .q_start = (int32_t *)(d->bytes + l->q_start),
+                                  .block_table = (int32_t *)(d->bytes + l->block_table),
+                                  .sample_rows = (infer_sample_row *)(d->bytes + l->sample_rows),
+                                  .bias = (infer_sample_bias *)(d->bytes + l->bias)};
+    return INFER_OK;
+}
+
+static void free_side(side *d)
+{
+    infer_free(d->hidden);
+    infer_free(d->logits);
+    infer_free(d->top_logprobs);
+    infer_free(d->top_ids);
+    infer_free(d->logprobs);
+    infer_free(d->ids);
+    infer_free_aligned(d->bytes);
+}
+
 static infer_status alloc_host(infer_runner *r, infer_error *err)
 {
     const infer_plan *p = r->p;
-    const infer_step_layout *l = &p->dec.step;
-    uint64_t m = l->max_logits, top = p->dec.n_top;
-    r->image_bytes = infer_alloc_aligned(l->bytes, 256);
     r->stage = infer_alloc_aligned(p->stage_bytes, 256);
-    r->ids = infer_calloc(m, sizeof *r->ids);
-    r->logprobs = infer_calloc(m, sizeof *r->logprobs);
-    r->top_ids = infer_calloc(m * top, sizeof *r->top_ids);
-    r->top_logprobs = infer_calloc(m * top, sizeof *r->top_logprobs);
-    /* Touched, and so resident, only where they are read back. */
-    r->logits = infer_malloc(m * p->file->hp.n_vocab * sizeof *r->logits);
-    r->hidden = infer_malloc(m * p->file->hp.n_embd * sizeof *r->hidden);
     for (uint32_t i = 0; i < p->n_devs; i++)
         if (p->devs[i].kv.spec.n_layers * p->devs[i].kv.spec.n_planes > r->max_regions)
             r->max_regions = p->devs[i].kv.spec.n_layers * p->devs[i].kv.spec.n_planes;
     r->regions = infer_calloc((size_t)p->n_devs * r->max_regions, sizeof *r->regions);
     r->parts = infer_calloc(p->compiled.n_parts, sizeof *r->parts);
-    if (!r->image_bytes || !r->stage || !r->ids || !r->logprobs || !r->top_ids || !r->top_logprobs || !r->logits ||
-        !r->hidden || !r->regions || !r->parts)
+    if (!r->stage || !r->regions || !r->parts || alloc_side(p, &r->sides[0]) || alloc_side(p, &r->sides[1]))
         return infer_error_set(err, INFER_E_NO_MEMORY, "engine: no host memory for the step's blocks");
-    memset(r->image_bytes, 0, l->bytes);
-    r->image = (infer_step_image){.counts = (int32_t *)(r->image_bytes + l->counts),
-                                  .ids = (int32_t *)(r->image_bytes + l->ids),
-                                  .pos = (int32_t *)(r->image_bytes + l->pos),
-                                  .slots = (int32_t *)(r->image_bytes + l->slots),
-                                  .adapter_row = (int32_t *)(r->image_bytes + l->adapter_row),
-                                  .logit_rows = (int32_t *)(r->image_bytes + l->logit_rows),
-                                  .kv_len = (int32_t *)(r->image_bytes + l->kv_len),
-                                  .q_start = (int32_t *)(r->image_bytes + l->q_start),
-                                  .block_table = (int32_t *)(r->image_bytes + l->block_table),
-                                  .sample_rows = (infer_sample_row *)(r->image_bytes + l->sample_rows),
-                                  .bias = (infer_sample_bias *)(r->image_bytes + l->bias)};
     return INFER_OK;
 }
 
@@ -450,20 +480,15 @@ void infer_runner_destroy(infer_runner *r)
     }
     infer_free(r->parts);
     infer_free(r->regions);
-    infer_free(r->hidden);
-    infer_free(r->logits);
-    infer_free(r->top_logprobs);
-    infer_free(r->top_ids);
-    infer_free(r->logprobs);
-    infer_free(r->ids);
+    free_side(&r->sides[0]);
+    free_side(&r->sides[1]);
     infer_free_aligned(r->stage);
-    infer_free_aligned(r->image_bytes);
     pthread_cond_destroy(&r->done_cond);
     pthread_mutex_destroy(&r->lock);
     infer_free(r);
 }
 
-infer_step_image *infer_runner_image(infer_runner *r)
+infer_step_image *infer_runner_image(infer_runner *r, uint32_t which)
 {
-    return &r->image;
+    return &r->sides[which].image;
 }

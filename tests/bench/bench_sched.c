@@ -28,6 +28,7 @@ typedef struct settings {
 typedef struct bench {
     infer_sched s;
     infer_step_image im;
+    infer_step st;
     infer_file file;
     infer_plan plan;
     rng random;
@@ -117,6 +118,8 @@ static void start(bench *b, const settings *set, uint32_t waiting)
                                .block_table = zeroed(n * (CTX / BLOCK), 4),
                                .sample_rows = zeroed(n, sizeof(infer_sample_row)),
                                .bias = zeroed(n * INFER_ROW_BIAS, sizeof(infer_sample_bias))};
+    if (infer_step_create(&b->st, &b->s, 0, &b->im, &err) != INFER_OK)
+        die(err.text);
     for (int i = 0; i < 64; i++)
         b->common[i] = i;
     for (uint32_t i = 0; i < waiting + set->running; i++)
@@ -136,6 +139,7 @@ static void stop(bench *b)
         infer_req_destroy(r);
         b->ended++;
     }
+    infer_step_destroy(&b->st);
     infer_sched_destroy(&b->s);
     void *all[] = {b->im.counts,      b->im.ids,         b->im.pos,    b->im.slots,
                    b->im.adapter_row, b->im.logit_rows,  b->im.kv_len, b->im.q_start,
@@ -149,14 +153,17 @@ static uint32_t after(bench *b, infer_req **ended)
 {
     infer_sched *s = &b->s;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < s->n_batch; i++) {
-        infer_req *r = s->batch[i];
-        infer_sched_advance(s, r);
-        if (r->step_samples)
-            r->tokens[r->n_tokens++] = (int32_t)rng_below(&b->random, VOCAB);
-        if (r->n_tokens == r->cap_tokens)
+    infer_sched_begin(s, &b->st);
+    for (uint32_t i = 0; i < b->st.n_batch; i++) {
+        infer_batch_entry *e = &b->st.batch[i];
+        infer_req *r = e->r;
+        if (e->samples) {
+            r->tokens[e->token_at] = (int32_t)rng_below(&b->random, VOCAB);
+            r->n_made = e->token_at + 1;
+        }
+        infer_sched_finish(s, &b->st, e);
+        if (r->n_made == r->cap_tokens)
             ended[n++] = r;
-        r->step_rows = 0;
     }
     for (uint32_t i = 0; i < n; i++)
         infer_sched_remove(s, ended[i]);
@@ -193,7 +200,7 @@ static double run(const settings *set, uint32_t waiting)
     const uint32_t warm = set->steps / 4 + 1;
     for (uint32_t i = 0; i < set->steps + warm; i++) {
         const uint64_t t0 = infer_clock_ns();
-        const uint32_t n_rows = infer_sched_build(&b.s, &b.im, t0);
+        const uint32_t n_rows = infer_sched_build(&b.s, &b.st, t0);
         const uint64_t t1 = infer_clock_ns();
         count_slots(&b);
         const uint64_t t2 = infer_clock_ns();

@@ -191,9 +191,9 @@ static void test_counts(void **state)
     r.sampling.frequency_penalty = 0.5f;
     r.max_tokens = -1;
     infer_req *x = make(&r, 70000);
-    x->tokens[x->n_tokens++] = 2;
-    x->tokens[x->n_tokens++] = 7;
-    x->tokens[x->n_tokens++] = 7;
+    x->tokens[x->n_made++] = 2;
+    x->tokens[x->n_made++] = 7;
+    x->tokens[x->n_made++] = 7;
     x->counts_stale = 0;
     infer_req_count(x, VOCAB);
     assert_int_equal(x->counts_stale, 1);
@@ -201,8 +201,8 @@ static void test_counts(void **state)
     assert_int_equal(x->counts[2], 0x8001);
     assert_int_equal(x->counts[7], 2);
     assert_int_equal(x->counts[8], 0);
-    while (x->n_tokens < 40000)
-        x->tokens[x->n_tokens++] = 2;
+    while (x->n_made < 40000)
+        x->tokens[x->n_made++] = 2;
     infer_req_count(x, VOCAB);
     assert_int_equal(x->counts[2], 0xFFFF); /* does not overflow into the prompt's bit */
     infer_req_destroy(x);

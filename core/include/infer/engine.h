@@ -151,6 +151,7 @@ typedef struct infer_engine_stats {
     uint32_t reserved;
     uint64_t prefix_queries, prefix_hits; /* prompt tokens of requests that started; those that the prefix cache had */
     uint64_t blocks_cached;               /* of those not used, blocks that the prefix cache holds */
+    uint64_t gap_ns; /* sum over steps that another follows at once: from its end to the other's beginning */
 } infer_engine_stats;
 /* A consistent copy; out->struct_size is the caller's, fields beyond it are left out. */
 INFER_API void infer_engine_get_stats(infer_engine *e, infer_engine_stats *out);
