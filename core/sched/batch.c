@@ -17,6 +17,7 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
     s->max_tokens = p->opt.max_batched_tokens;
     if (o->max_step_tokens && o->max_step_tokens < s->max_tokens)
         s->max_tokens = o->max_step_tokens;
+    infer_budget_init(&s->budget, o->target_itl_ns, s->max_tokens);
     s->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : s->max_tokens;
     const infer_policy *policy = infer_policy_get(o->policy);
     if (!policy)
@@ -278,10 +279,11 @@ static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n)
 }
 
 /* How many rows of a request fit the step's budgets of rows and logits. */
-static uint32_t chunk_of(const infer_sched *s, const infer_step_image *im, const infer_req *r)
+static uint32_t chunk_of(const infer_sched *s, const infer_step *st, const infer_req *r)
 {
+    const infer_step_image *im = st->im;
     uint64_t left = r->n_tokens - r->n_computed, n = left;
-    uint64_t budget = s->max_tokens - im->n_tokens, logits = s->max_logits - im->n_logits;
+    uint64_t budget = st->max_rows - im->n_tokens, logits = s->max_logits - im->n_logits;
     if (n > budget)
         n = budget;
     if (n > s->prefill_chunk)
@@ -340,7 +342,7 @@ static int admit(infer_sched *s, infer_step *st, infer_req *r, uint64_t now)
         return 0;
     s->blocked_id = 0;
     take_known(s, r);
-    uint32_t n = chunk_of(s, st->im, r);
+    uint32_t n = chunk_of(s, st, r);
     if (!n)
         return not_yet(s, r);
     /* A request starts when its whole known text and a token fit, so that it is not preempted at once; alone it always
@@ -406,7 +408,7 @@ static void put_running(infer_sched *s, infer_step *st, int decode)
                           (r->n_made < r->n_tokens && r->n_tokens == r->cap_tokens);
         if (r->slot < 0 || r->step_rows || waits || (r->n_tokens - r->n_computed == 1) != decode)
             continue;
-        uint32_t rows = chunk_of(s, st->im, r);
+        uint32_t rows = chunk_of(s, st, r);
         if (rows && (rows = make_room(s, r, rows)))
             put_rows(s, st, r, rows);
     }
@@ -415,7 +417,7 @@ static void put_running(infer_sched *s, infer_step *st, int decode)
 uint32_t infer_sched_top_up(infer_sched *s, infer_step *st, uint64_t now)
 {
     /* The running ones had their choice: a block that is free now is one that none of them could use. */
-    while (s->queue.n && !st->preempted && s->n_running < s->max_running && st->im->n_tokens < s->max_tokens) {
+    while (s->queue.n && !st->preempted && s->n_running < s->max_running && st->im->n_tokens < st->max_rows) {
         infer_req *r = next_to_start(s);
         for (infer_req *p = infer_queue_head(&s->queue); p != r; p = infer_queue_next_in_lane(p))
             p->n_passed++;
@@ -436,7 +438,10 @@ uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now)
     const uint64_t preempted = s->preemptions;
     for (uint32_t i = 0; i < s->n_running; i++)
         s->running[i]->step_rows = 0;
+    st->max_rows = s->max_tokens;
     put_running(s, st, 1);
+    if (im->n_tokens)
+        st->max_rows = infer_budget_rows(&s->budget, im->n_tokens);
     put_running(s, st, 0);
     st->preempted = s->preemptions != preempted;
     return infer_sched_top_up(s, st, now);
@@ -448,6 +453,11 @@ void infer_sched_fill_ids(infer_step *st, const int32_t *sampled, uint32_t n_voc
         const int32_t id = sampled[st->late[i].logit];
         st->im->ids[st->late[i].row] = id < 0 || (uint32_t)id >= n_vocab ? 0 : id; /* then its request fails */
     }
+}
+
+void infer_sched_note_time(infer_sched *s, uint32_t rows, uint64_t ns)
+{
+    infer_budget_note(&s->budget, rows, ns);
 }
 
 void infer_sched_begin(infer_sched *s, infer_step *st)

@@ -354,6 +354,7 @@ static void end_step(infer_engine *e, infer_step *next)
         step_failed(e, step, st, err.text);
         return;
     }
+    infer_sched_note_time(&e->sched, step->im->n_tokens, step_ns);
     /* What came while the step ran joins the next one. Who was cancelled leaves: its blocks are others' only in a step
      * that is built later, and its rows are nobody's. */
     pthread_mutex_lock(&e->lock);

@@ -10,6 +10,7 @@
 
 #include "kv/prefix.h"
 #include "model/private.h"
+#include "sched/budget.h"
 #include "sched/queue.h"
 
 /* ---- Runner: one step on the plan's devices ------------------------------------------------------------------ */
@@ -158,7 +159,8 @@ typedef struct infer_step {
     uint32_t n_batch;
     infer_late_id *late;
     uint32_t n_late;
-    int preempted; /* requests gave way for it: it admits none */
+    uint32_t max_rows; /* of this one */
+    int preempted;     /* requests gave way for it: it admits none */
 } infer_step;
 
 /* ---- Scheduler ----------------------------------------------------------------------------------------------- */
@@ -177,6 +179,7 @@ typedef struct infer_sched {
      * steps go by, as somebody may have computed what it begins with. */
     uint64_t blocked_id;
     uint32_t blocked_free, blocked_steps;
+    infer_budget budget;
     uint32_t max_tokens, max_logits, prefill_chunk, max_blocks, n_vocab;
     int32_t end_ids[INFER_MAX_END_IDS]; /* ids that end generation by themselves */
     uint32_t n_end_ids;
@@ -210,6 +213,8 @@ uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now);
 uint32_t infer_sched_top_up(infer_sched *s, infer_step *st, uint64_t now);
 /* Ids that the step before it sampled, into the image. */
 void infer_sched_fill_ids(infer_step *st, const int32_t *sampled, uint32_t n_vocab);
+/* A step of so many rows took so long, with what the host did between it and the one before. */
+void infer_sched_note_time(infer_sched *s, uint32_t rows, uint64_t ns);
 /* The step begins: requests count its rows as computed, and its tokens as there. */
 void infer_sched_begin(infer_sched *s, infer_step *st);
 /* A request's rows of a step are computed: blocks that they filled are others' to share. */

@@ -96,6 +96,8 @@ enum opt_id {
     OPT_METRICS,
     OPT_METRICS_COMPAT,
     OPT_MAX_QUEUE,
+    OPT_POLICY,
+    OPT_TARGET_ITL,
     OPT_MAX_BODY_SIZE,
     OPT_DRAIN_TIMEOUT,
     /* probe */

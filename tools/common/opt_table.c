@@ -161,6 +161,12 @@ const opt_row opt_rows[] = {
      "also emit the metrics under another server's names", 0},
     {OPT_MAX_QUEUE, "max-queue", "", PROG_SERVE, OPT_INT, "N", "1024", 1, 1 << 20, G_SERVER,
      "requests that may wait; more are answered 429", 0},
+    {OPT_POLICY, "scheduling-policy", "", PROG_SERVE, OPT_CHOICE, "fair|fcfs|priority|prefix", "fair", 0, 0, G_SERVER,
+     "who starts first. fair: by priority, then the API key that was served least; fcfs: who came first; priority: by "
+     "priority, then who came first; prefix: as fair, known prompts of a key first",
+     0},
+    {OPT_TARGET_ITL, "target-itl-ms", "", PROG_SERVE, OPT_NUMBER, "MS", "0", 0, 1e6, G_SERVER,
+     "time between two tokens of a stream that the reading of other prompts may not exceed; 0: no limit", 0},
     {OPT_MAX_BODY_SIZE, "max-body-size", "", PROG_SERVE, OPT_BYTES, "BYTES", "8M", 1024, 1 << 30, G_SERVER,
      "largest request body", 0},
     {OPT_DRAIN_TIMEOUT, "drain-timeout", "", PROG_SERVE, OPT_INT, "SECONDS", "30", 0, 86400, G_SERVER,

@@ -228,6 +228,7 @@ static infer_status submit_one(gen *g, infer_error *err)
     r.n_top_logprobs = group->n_top;
     r.priority = group->priority;
     r.cache_salt = group->cache_salt;
+    r.tenant = http_key(c);
     if (group->echo && group->logprobs) {
         add_token(&g->echoed, p->ids[0], 0, 0, NULL, 0);
         r.flags |= INFER_REQ_PROMPT_ROWS;

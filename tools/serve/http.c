@@ -76,6 +76,12 @@ static const char *header(struct MHD_Connection *connection, const char *name)
     return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
 }
 
+const char *http_key(const call *c)
+{
+    const char *key = c->server->auth.n ? header(c->connection, MHD_HTTP_HEADER_AUTHORIZATION) : NULL;
+    return key || !c->server->auth.n ? key : header(c->connection, "x-api-key");
+}
+
 static call *new_call(server *s, struct MHD_Connection *connection, const char *method, const char *url)
 {
     call *c = calloc(1, sizeof *c);

@@ -29,6 +29,8 @@ typedef struct infer_engine_options {
     uint32_t max_step_tokens; /* token budget of a step, at most the plan's max_batched_tokens; 0: that */
     uint32_t no_prefix_cache; /* nothing computed for one request is used for another */
     uint32_t policy;          /* INFER_POLICY_* */
+    uint64_t target_itl_ns;   /* prompts share a step with running streams only as far as this time between two of a
+                               * stream's tokens allows, by measured times; 0: whatever it takes */
 } infer_engine_options;
 
 /* Makes the programs, the block pool and the engine thread. */
