@@ -359,6 +359,7 @@ int infer_prefix_reclaim(infer_prefix *t, uint32_t n)
         node *x = &t->nodes[b];
         if (infer_kv_pool_refs(t->pool, b) > 1) {
             x->worth = t->base + t->max_cost + 1;
+            x->used = ++t->clock; /* also behind those that were set so before */
             heap_settle(t, 0);
             in_use++;
             continue;

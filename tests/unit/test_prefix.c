@@ -363,6 +363,38 @@ static void test_keys(void **state)
     world_close(&w);
 }
 
+/* What was in use when something was to be given back, and fell free without being used again, can be given back as
+ * long as anything else is in use. */
+static void test_in_use_before(void **state)
+{
+    (void)state;
+    world w;
+    infer_kv_seq s[4];
+    const infer_prefix_key key = {{0}};
+    int32_t ids[4];
+    infer_kv_copy copy;
+    uint32_t n_copy;
+    world_open(&w, 4, 4);
+    for (int32_t i = 0; i < 4; i++) {
+        uint32_t known = 0;
+        for (int32_t k = 0; k < 4; k++)
+            ids[k] = i * 4 + k;
+        assert_int_equal(infer_kv_seq_init(w.pool, &s[i], 4, NULL), INFER_OK);
+        assert_int_equal(infer_kv_seq_grow(w.pool, &s[i], 4, &copy, &n_copy), INFER_OK);
+        infer_prefix_insert(w.t, &key, ids, 4, &s[i], &known, 0);
+    }
+    infer_kv_seq_truncate(w.pool, &s[0], 0);
+    infer_kv_seq_truncate(w.pool, &s[3], 0);
+    assert_int_equal(infer_prefix_reclaim(w.t, 1), 1);
+    assert_int_equal(infer_prefix_reclaim(w.t, 2), 1); /* past two in use */
+    infer_kv_seq_truncate(w.pool, &s[2], 0);
+    assert_int_equal(infer_kv_pool_idle(w.pool), 1);
+    assert_int_equal(infer_prefix_reclaim(w.t, 3), 1);
+    for (int i = 0; i < 4; i++)
+        infer_kv_seq_free(w.pool, &s[i]);
+    world_close(&w);
+}
+
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -407,8 +439,9 @@ static void test_groups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random), cmocka_unit_test(test_order),     cmocka_unit_test(test_duplicates),
-        cmocka_unit_test(test_keys),   cmocka_unit_test(test_no_memory), cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_random), cmocka_unit_test(test_order),         cmocka_unit_test(test_duplicates),
+        cmocka_unit_test(test_keys),   cmocka_unit_test(test_in_use_before), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
