@@ -36,6 +36,10 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
         infer_sched_destroy(s);
         return st;
     }
+    if ((st = infer_swap_create(&s->swap, infer_sched_places(p, o), o->preemption, err)) != INFER_OK) {
+        infer_sched_destroy(s);
+        return st;
+    }
     s->running = infer_calloc(s->max_running, sizeof *s->running);
     s->order = infer_calloc(s->max_running, sizeof *s->order);
     s->free_slots = infer_calloc(s->max_running, sizeof *s->free_slots);
@@ -52,6 +56,7 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
 
 void infer_sched_destroy(infer_sched *s)
 {
+    infer_swap_destroy(&s->swap);
     infer_queue_destroy(&s->queue);
     infer_prefix_destroy(s->prefix);
     infer_kv_pool_destroy(s->pool);
@@ -69,8 +74,10 @@ infer_status infer_step_create(infer_step *st, const infer_sched *s, uint32_t nu
                        .batch = infer_calloc(s->max_running, sizeof *st->batch),
                        .late = infer_calloc(s->max_running, sizeof *st->late),
                        .x = {.copies = infer_calloc(s->max_running, sizeof *st->x.copies),
-                             .inits = infer_calloc(s->max_running, sizeof *st->x.inits)}};
-    if (st->batch && st->late && st->x.copies && st->x.inits)
+                             .inits = infer_calloc(s->max_running, sizeof *st->x.inits),
+                             .outs = infer_calloc(s->swap.n_places, sizeof *st->x.outs),
+                             .ins = infer_calloc(s->swap.n_places, sizeof *st->x.ins)}};
+    if (st->batch && st->late && st->x.copies && st->x.inits && st->x.outs && st->x.ins)
         return INFER_OK;
     infer_step_destroy(st);
     return infer_error_set(err, INFER_E_NO_MEMORY, "scheduler: no host memory for a step");
@@ -82,7 +89,15 @@ void infer_step_destroy(infer_step *st)
     infer_free(st->late);
     infer_free(st->x.copies);
     infer_free(st->x.inits);
+    infer_free(st->x.outs);
+    infer_free(st->x.ins);
     memset(st, 0, sizeof *st);
+}
+
+uint32_t infer_sched_places(const infer_plan *p, const infer_engine_options *o)
+{
+    const uint64_t bytes = infer_plan_block_bytes(p), n = bytes ? o->swap_bytes / bytes : 0;
+    return n > p->n_blocks ? p->n_blocks : (uint32_t)n;
 }
 
 uint32_t infer_sched_max_queue(const infer_engine_options *o)
@@ -131,6 +146,7 @@ void infer_sched_remove(infer_sched *s, infer_req *r)
 {
     if (r->slot >= 0)
         stop_running(s, r);
+    infer_swap_forget(s, r);
     infer_queue_drop(&s->queue, r);
     for (int i = 0; i < 2; i++) {
         if (r->in[i])
@@ -150,7 +166,7 @@ static int gives_way(const infer_sched *s, const infer_req *a, const infer_req *
 
 /* Gives up the running request that gives way to all others and has no rows in this step, to be computed again later;
  * never `keep`, nor one that `keep` gives way to: whoever stands first always goes on. */
-static int preempt(infer_sched *s, const infer_req *keep)
+static int preempt(infer_sched *s, infer_step *st, const infer_req *keep)
 {
     infer_req *victim = NULL;
     for (uint32_t i = 0; i < s->n_running; i++) {
@@ -160,6 +176,7 @@ static int preempt(infer_sched *s, const infer_req *keep)
     }
     if (!victim)
         return 0;
+    infer_swap_out(s, st, victim);
     stop_running(s, victim);
     infer_queue_put_back(&s->queue, victim);
     s->preemptions++;
@@ -177,10 +194,10 @@ static uint64_t room_of(const infer_sched *s, const infer_req *r)
 }
 
 /* Room for n more tokens, or as many as there is room for; preempts others while that helps. */
-static uint32_t make_room(infer_sched *s, infer_req *r, uint32_t n)
+static uint32_t make_room(infer_sched *s, infer_step *st, infer_req *r, uint32_t n)
 {
     while (infer_kv_seq_need(s->pool, &r->seq, n) > infer_sched_free_blocks(s)) {
-        if (preempt(s, r))
+        if (preempt(s, st, r))
             continue;
         uint64_t room = room_of(s, r);
         return room < n ? (uint32_t)room : n;
@@ -314,8 +331,17 @@ static void take_known(infer_sched *s, infer_req *r)
      * alone it must start. */
     if (r->seq.n_tokens % size && !infer_sched_free_blocks(s))
         infer_kv_seq_truncate(s->pool, &r->seq, r->seq.n_tokens / size * size);
-    r->n_computed = r->n_done = r->seq.n_tokens;
-    r->n_known = (uint32_t)(r->n_computed / size);
+    /* What lies in host memory goes on from a whole block. */
+    r->n_computed = r->seq.n_tokens;
+    uint64_t swapped = infer_swap_tokens(r);
+    if (swapped > r->n_tokens - 1)
+        swapped = r->n_tokens - 1;
+    if (swapped > r->n_computed) {
+        infer_kv_seq_truncate(s->pool, &r->seq, r->n_computed / size * size);
+        r->n_computed = swapped;
+    }
+    r->n_known = (uint32_t)(r->seq.n_tokens / size);
+    r->n_done = (uint64_t)r->n_known * size; /* the rest comes by a copy, with the step */
 }
 
 /* What take_known took goes back as it was. */
@@ -335,6 +361,20 @@ static int still_blocked(infer_sched *s, const infer_req *r)
            ++s->blocked_steps < PATIENCE;
 }
 
+/* Blocks for what lies in host memory, and the copies. There is room: all blocks are free but those of the running
+ * ones, and a pool holds a context. */
+static void bring_back(infer_sched *s, infer_step *st, infer_req *r)
+{
+    infer_kv_copy none;
+    uint32_t n_none;
+    const uint64_t more = r->n_computed - r->seq.n_tokens;
+    const uint32_t first = r->seq.n_blocks;
+    if (s->prefix)
+        infer_prefix_reclaim(s->prefix, infer_kv_seq_need(s->pool, &r->seq, more));
+    infer_kv_seq_grow(s->pool, &r->seq, more, &none, &n_none); /* it ends on a block's edge: nothing is copied */
+    infer_swap_in(s, st, r, first, r->n_computed);
+}
+
 static int admit(infer_sched *s, infer_step *st, infer_req *r, uint64_t now)
 {
     const uint32_t free_before = infer_sched_free_blocks(s);
@@ -348,13 +388,17 @@ static int admit(infer_sched *s, infer_step *st, infer_req *r, uint64_t now)
     /* A request starts when its whole known text and a token fit, so that it is not preempted at once; alone it always
      * starts. */
     uint64_t text = r->n_tokens < r->cap_tokens ? r->n_tokens + 1 : r->n_tokens;
-    const uint32_t need = infer_kv_seq_need(s->pool, &r->seq, text - r->n_computed), free = infer_sched_free_blocks(s);
+    const uint32_t need = infer_kv_seq_need(s->pool, &r->seq, text - r->seq.n_tokens),
+                   free = infer_sched_free_blocks(s);
     if (s->n_running && need > free) {
         s->blocked_id = r->id;
         s->blocked_free = free_before + (need - free);
         s->blocked_steps = 0;
         return not_yet(s, r);
     }
+    if (r->n_computed > r->seq.n_tokens)
+        bring_back(s, st, r);
+    infer_swap_forget(s, r); /* what of it the prefix cache had */
     uint64_t room = room_of(s, r);
     if (n > room)
         n = (uint32_t)room;
@@ -409,7 +453,7 @@ static void put_running(infer_sched *s, infer_step *st, int decode)
         if (r->slot < 0 || r->step_rows || waits || (r->n_tokens - r->n_computed == 1) != decode)
             continue;
         uint32_t rows = chunk_of(s, st, r);
-        if (rows && (rows = make_room(s, r, rows)))
+        if (rows && (rows = make_room(s, st, r, rows)))
             put_rows(s, st, r, rows);
     }
 }
@@ -433,7 +477,7 @@ uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now)
     im->n_tokens = im->n_seqs = im->n_logits = im->n_bias = 0;
     im->q_start[0] = 0;
     st->n_batch = st->n_late = 0;
-    st->x.n_copies = st->x.n_inits = 0;
+    st->x.n_copies = st->x.n_inits = st->x.n_outs = st->x.n_ins = 0;
     st->x.want_sample = st->x.want_top = st->x.want_logits = st->x.want_hidden = 0;
     const uint64_t preempted = s->preemptions;
     for (uint32_t i = 0; i < s->n_running; i++)
@@ -497,5 +541,6 @@ void infer_sched_undo(infer_sched *s, infer_step *st)
         stop_running(s, r);
         infer_queue_put_back(&s->queue, r);
     }
+    infer_swap_failed(s, st);
     st->n_batch = 0;
 }

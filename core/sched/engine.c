@@ -12,6 +12,10 @@
 #include "sched/events.h"
 #include "sched/private.h"
 
+typedef struct cancellation {
+    uint64_t id, n_begun; /* steps that had begun when it was asked for */
+} cancellation;
+
 struct infer_engine {
     infer_model *m;
     const infer_tokenizer *tok; /* NULL: the file has none; then there is no text and no end token */
@@ -32,7 +36,8 @@ struct infer_engine {
     infer_req *inbox, **inbox_end;
     uint32_t n_inbox;
     uint64_t next_id;
-    uint64_t *cancels; /* ids to be cancelled, in order of asking */
+    cancellation *cancels; /* in order of asking */
+    uint64_t n_begun;      /* steps */
     uint32_t n_cancels, cap_cancels;
     int stop;
     infer_engine_stats stats;
@@ -51,6 +56,8 @@ static void note_state(infer_engine *e)
     st->preemptions = s->preemptions;
     st->prefix_queries = s->prefix_queries;
     st->prefix_hits = s->prefix_hits;
+    st->blocks_swapped_out = s->swap.n_out;
+    st->blocks_swapped_in = s->swap.n_in;
     st->blocks_used = infer_kv_pool_total(s->pool) - infer_sched_free_blocks(s);
     st->blocks_cached = infer_kv_pool_idle(s->pool);
     /* Blocks may be shared: what is not filled, at the end of each sequence, is not. */
@@ -276,9 +283,13 @@ static void take_cancels(infer_engine *e)
 {
     pthread_mutex_lock(&e->lock);
     while (e->n_cancels) {
-        infer_req *r = infer_queue_find(&e->sched.queue, e->cancels[--e->n_cancels]);
+        const cancellation c = e->cancels[--e->n_cancels];
+        take_requests(e); /* it may have come just before its cancellation */
+        infer_req *r = infer_queue_find(&e->sched.queue, c.id);
         if (!r)
             continue;
+        if (e->stats.cancel_steps < e->n_begun - c.n_begun)
+            e->stats.cancel_steps = e->n_begun - c.n_begun;
         pthread_mutex_unlock(&e->lock);
         finish(e, r, INFER_FINISH_CANCELLED, INFER_E_CANCELLED, NULL);
         pthread_mutex_lock(&e->lock);
@@ -322,6 +333,7 @@ static void step_failed(infer_engine *e, infer_step *step, infer_status s, const
         finish_all(e, INFER_FINISH_ERROR, s, why);
         infer_events_fatal(&e->events, s);
     }
+    infer_swap_failed(&e->sched, step);
     bury(e, step);
 }
 
@@ -331,6 +343,7 @@ static void begin_step(infer_engine *e, infer_step *st)
     note_state(e);
     e->stats.step_tokens_last = st->im->n_tokens;
     e->stats.step_seqs_last = st->n_batch;
+    e->n_begun++;
     pthread_mutex_unlock(&e->lock);
     e->under_way = st;
     infer_runner_begin(e->runner, st->number, &st->x);
@@ -434,7 +447,8 @@ infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt
         goto fail;
     }
     if ((s = infer_sched_create(&e->sched, m->plan, &o, err)) != INFER_OK ||
-        (s = infer_runner_create(m, &e->runner, err)) != INFER_OK ||
+        (s = infer_runner_create(m, e->sched.swap.n_places, &e->runner, err)) != INFER_OK ||
+        (s = infer_runner_measure_swap(e->runner, &e->sched.swap.block_ns, err)) != INFER_OK ||
         (s = infer_step_create(&e->steps[0], &e->sched, 0, infer_runner_image(e->runner, 0), err)) != INFER_OK ||
         (s = infer_step_create(&e->steps[1], &e->sched, 1, infer_runner_image(e->runner, 1), err)) != INFER_OK)
         goto fail;
@@ -510,6 +524,9 @@ infer_status infer_engine_submit(infer_engine *e, const infer_request *req, uint
     r->key = key_of(e, req);
     r->tenant = tenant_of(e, req);
     infer_status s = infer_kv_seq_init(e->sched.pool, &r->seq, r->cap_tokens, err);
+    if (s == INFER_OK && e->sched.swap.n_places &&
+        !(r->places = infer_malloc((r->cap_tokens / infer_kv_pool_block_size(e->sched.pool) + 1) * sizeof *r->places)))
+        s = infer_error_set(err, INFER_E_NO_MEMORY, "request: no host memory for its block table");
     if (s != INFER_OK)
         goto fail;
     if ((s = infer_events_reserve(&e->events)) != INFER_OK) {
@@ -544,12 +561,12 @@ void infer_engine_cancel(infer_engine *e, uint64_t id)
     pthread_mutex_lock(&e->lock);
     int known = id == 0 || id >= e->next_id; /* nobody's: not kept until somebody has it */
     for (uint32_t i = 0; i < e->n_cancels && !known; i++)
-        known = e->cancels[i] == id;
+        known = e->cancels[i].id == id;
     /* More cancellations than there can be requests name unknown ones: the oldest is dropped. */
     if (!known && e->n_cancels == e->cap_cancels)
         memmove(e->cancels, e->cancels + 1, --e->n_cancels * sizeof *e->cancels);
     if (!known)
-        e->cancels[e->n_cancels++] = id;
+        e->cancels[e->n_cancels++] = (cancellation){id, e->n_begun};
     pthread_cond_signal(&e->work);
     pthread_mutex_unlock(&e->lock);
 }

@@ -12,6 +12,7 @@
 #include "model/private.h"
 #include "sched/budget.h"
 #include "sched/queue.h"
+#include "sched/swap.h"
 
 /* ---- Runner: one step on the plan's devices ------------------------------------------------------------------ */
 
@@ -33,6 +34,8 @@ typedef struct infer_counts_init {
 
 /* What is to be done besides the image. Arrays are the caller's, valid until the step is finished. */
 typedef struct infer_step_extra {
+    infer_swap_move *outs, *ins; /* before the copies; after them */
+    uint32_t n_outs, n_ins;
     infer_kv_copy *copies;
     uint32_t n_copies;
     infer_counts_init *inits;
@@ -51,8 +54,14 @@ typedef struct infer_step_result {
     uint64_t busy_ns, copy_bytes;
 } infer_step_result;
 
-/* Allocates the plan's cache, arenas and step blocks, builds and instantiates all programs. */
-infer_status infer_runner_create(infer_model *m, infer_runner **out, infer_error *err);
+/* Allocates the plan's cache, arenas and step blocks, builds and instantiates all programs. n_places: blocks that host
+ * memory is to have room for (touched where one is filled). */
+infer_status infer_runner_create(infer_model *m, uint32_t n_places, infer_runner **out, infer_error *err);
+/* Measures what a block's way to host memory and back takes, in nanoseconds, over the devices that hold parts of it,
+ * side by side. 0: without places. Before the first step. */
+infer_status infer_runner_measure_swap(infer_runner *r, double *ns, infer_error *err);
+/* Bytes of a block over all devices. */
+uint64_t infer_plan_block_bytes(const infer_plan *p);
 void infer_runner_destroy(infer_runner *r);
 /* The step's image, 0 or 1: one is filled while the other runs. */
 infer_step_image *infer_runner_image(infer_runner *r, uint32_t which);
@@ -93,7 +102,10 @@ typedef struct infer_req {
     infer_prefix_key key; /* what it shares prefixes under */
     uint32_t n_known;     /* leading blocks of seq that are the prefix cache's */
     uint64_t n_cached;    /* prompt tokens that the prefix cache had when it first started */
-    int32_t slot;         /* among the running ones: its row of the sampling counts; -1: not running */
+    int32_t *places;      /* in host memory, of its blocks; owned; NULL: it is never swapped */
+    uint32_t n_places;
+    uint64_t n_swapped; /* tokens in them */
+    int32_t slot;       /* among the running ones: its row of the sampling counts; -1: not running */
     infer_sampling sampling;
     infer_sample_bias *bias; /* sampling.n_bias, owned */
     uint16_t *counts;        /* n_vocab, owned; NULL: no penalties */
@@ -180,6 +192,7 @@ typedef struct infer_sched {
     uint64_t blocked_id;
     uint32_t blocked_free, blocked_steps;
     infer_budget budget;
+    infer_swap swap;
     uint32_t max_tokens, max_logits, prefill_chunk, max_blocks, n_vocab;
     int32_t end_ids[INFER_MAX_END_IDS]; /* ids that end generation by themselves */
     uint32_t n_end_ids;
@@ -190,6 +203,8 @@ typedef struct infer_sched {
 /* The capacities of a plan, narrowed by the engine's options. Requests must be removed before destroy. */
 infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer_engine_options *o, infer_error *err);
 void infer_sched_destroy(infer_sched *s);
+/* Places in host memory, by the options: at most one for each block. */
+uint32_t infer_sched_places(const infer_plan *p, const infer_engine_options *o);
 /* Requests that may wait, by the options. */
 uint32_t infer_sched_max_queue(const infer_engine_options *o);
 /* A request comes in: id, tenant and priority are set. */

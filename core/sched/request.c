@@ -167,6 +167,7 @@ void infer_req_destroy(infer_req *r)
         return;
     infer_detok_destroy(r->detok);
     infer_lane_destroy(r->lane_record);
+    infer_free(r->places);
     infer_buf_free(&r->held);
     for (uint32_t i = 0; i < r->n_stops; i++)
         infer_free(r->stops[i]);

@@ -40,6 +40,8 @@ struct infer_runner {
     side sides[2], *on;         /* on: of the step that runs */
     infer_copy_region *regions; /* one a cached layer and plane, for copy-on-write; max_regions for each device, */
     uint32_t max_regions;       /* whose threads fill them at the same time */
+    uint8_t *places[INFER_GRAPH_MAX_DEVS]; /* host memory for blocks; each place as copy_place lays it out */
+    uint32_t n_places;
     const infer_step_extra *extra;
     uint64_t step_no, busy_ns;
     _Atomic uint64_t copy_bytes;
@@ -165,6 +167,54 @@ static infer_status copy_blocks(infer_runner *r, infer_hal_dev *d, int32_t dev)
     return INFER_OK;
 }
 
+/* Bytes of a block of all layers and planes of this device. */
+static uint64_t block_bytes(const infer_plan *p, uint32_t dev)
+{
+    const infer_kv_layout *l = &p->devs[dev].kv;
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < l->spec.n_planes; i++)
+        n += l->plane_bytes[i] / l->n_blocks;
+    return l->spec.n_layers ? n * l->spec.n_layers : 0;
+}
+
+uint64_t infer_plan_block_bytes(const infer_plan *p)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < p->n_devs; i++)
+        n += block_bytes(p, i);
+    return n;
+}
+
+/* A block to its place in host memory, or back: all layers and planes, one after the other. */
+static infer_status copy_place(infer_runner *r, infer_hal_dev *d, int32_t dev, const infer_swap_move *m, int out)
+{
+    const infer_kv_layout *l = &r->p->devs[dev].kv;
+    infer_copy_region *regions = r->regions + (size_t)dev * r->max_regions;
+    uint64_t host = 0;
+    uint32_t n = 0;
+    for (uint32_t layer = l->spec.layer_first; layer < l->spec.layer_first + l->spec.n_layers; layer++) {
+        for (uint32_t plane = 0; plane < l->spec.n_planes; plane++) {
+            uint64_t at, bytes;
+            infer_kv_layout_plane(l, layer, plane, &at, &bytes);
+            bytes /= l->n_blocks;
+            at += bytes * (uint64_t)m->block;
+            regions[n++] = (infer_copy_region){
+                .src_offset = out ? at : host, .dst_offset = out ? host : at, .bytes = bytes, .rows = 1};
+            host += bytes;
+        }
+    }
+    infer_copy_end kv = {r->kv[dev].h, NULL}, mem = {NULL, r->places[dev] + host * (uint64_t)m->place};
+    return infer_hal_copy(d, out ? &mem : &kv, out ? &kv : &mem, regions, n);
+}
+
+static infer_status swap_blocks(infer_runner *r, infer_hal_dev *d, int32_t dev, const infer_swap_move *m, uint32_t n,
+                                int out)
+{
+    for (uint32_t i = 0; r->places[dev] && i < n; i++)
+        INFER_TRY(copy_place(r, d, dev, &m[i], out));
+    return INFER_OK;
+}
+
 static infer_status init_counts(infer_runner *r, infer_hal_dev *d, int32_t dev)
 {
     uint64_t bytes = 2ull * r->p->file->hp.n_vocab;
@@ -222,7 +272,11 @@ static infer_status run_part(part_run *pr, infer_hal_dev *d, infer_hal_dev **who
     int sampling = part->program == INFER_PROGRAM_SAMPLE;
     if (pr->first_on_device) {
         INFER_TRY(update_step(r, d, part->dev));
+        /* In this order: a block that is copied out is free for the copies, and one that was copied from, for those in.
+         */
+        INFER_TRY(swap_blocks(r, d, part->dev, r->extra->outs, r->extra->n_outs, 1));
         INFER_TRY(copy_blocks(r, d, part->dev));
+        INFER_TRY(swap_blocks(r, d, part->dev, r->extra->ins, r->extra->n_ins, 0));
     }
     if (sampling && !r->extra->want_sample)
         return INFER_OK;
@@ -429,18 +483,22 @@ static infer_status alloc_host(infer_runner *r, infer_error *err)
             r->max_regions = p->devs[i].kv.spec.n_layers * p->devs[i].kv.spec.n_planes;
     r->regions = infer_calloc((size_t)p->n_devs * r->max_regions, sizeof *r->regions);
     r->parts = infer_calloc(p->compiled.n_parts, sizeof *r->parts);
+    for (uint32_t i = 0; r->n_places && i < p->n_devs; i++)
+        if (block_bytes(p, i) && !(r->places[i] = infer_alloc_aligned(block_bytes(p, i) * r->n_places, 256)))
+            return infer_error_set(err, INFER_E_NO_MEMORY, "engine: no host memory for %u swapped blocks", r->n_places);
     if (!r->stage || !r->regions || !r->parts || alloc_side(p, &r->sides[0]) || alloc_side(p, &r->sides[1]))
         return infer_error_set(err, INFER_E_NO_MEMORY, "engine: no host memory for the step's blocks");
     return INFER_OK;
 }
 
-infer_status infer_runner_create(infer_model *m, infer_runner **out, infer_error *err)
+infer_status infer_runner_create(infer_model *m, uint32_t n_places, infer_runner **out, infer_error *err)
 {
     infer_runner *r = infer_calloc(1, sizeof *r);
     if (!r)
         return infer_error_set(err, INFER_E_NO_MEMORY, "engine: no host memory");
     r->m = m;
     r->p = m->plan;
+    r->n_places = n_places;
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->done_cond, NULL);
     choose_buckets(r);
@@ -478,6 +536,8 @@ void infer_runner_destroy(infer_runner *r)
         infer_model_free(r->m, i, &r->step[i]);
         infer_model_free(r->m, i, &r->arena[i]);
     }
+    for (uint32_t i = 0; i < r->p->n_devs; i++)
+        infer_free_aligned(r->places[i]);
     infer_free(r->parts);
     infer_free(r->regions);
     free_side(&r->sides[0]);
@@ -486,6 +546,49 @@ void infer_runner_destroy(infer_runner *r)
     pthread_cond_destroy(&r->done_cond);
     pthread_mutex_destroy(&r->lock);
     infer_free(r);
+}
+
+typedef struct trial {
+    infer_hal_job job;
+    infer_runner *r;
+    int32_t dev;
+    infer_status status;
+} trial;
+
+enum { TRIAL_BLOCKS = 8 };
+
+static void run_trial(infer_hal_job *job)
+{
+    trial *t = (trial *)job;
+    infer_hal_dev *d = t->r->p->devs[t->dev].dev;
+    for (int out = 1; out >= 0; out--) {
+        for (int32_t i = 0; t->status == INFER_OK && i < TRIAL_BLOCKS; i++) {
+            const infer_swap_move m = {0, i % (int32_t)t->r->n_places, 0};
+            t->status = copy_place(t->r, d, t->dev, &m, out);
+        }
+        const infer_status s = infer_hal_drain(d);
+        t->status = t->status == INFER_OK ? s : t->status;
+    }
+}
+
+infer_status infer_runner_measure_swap(infer_runner *r, double *ns, infer_error *err)
+{
+    *ns = 0;
+    for (uint32_t i = 0; i < r->p->n_devs; i++) {
+        if (!r->places[i])
+            continue;
+        for (int warm = 1; warm >= 0; warm--) { /* the first time memory is touched */
+            trial t = {.job.run = run_trial, .r = r, .dev = (int32_t)i};
+            const uint64_t t0 = infer_clock_ns();
+            infer_hal_run(r->p->devs[i].dev, &t.job);
+            const double took = (double)(infer_clock_ns() - t0) / TRIAL_BLOCKS;
+            if (t.status != INFER_OK)
+                return infer_hal_fail(r->p->devs[i].dev, t.status, err, "copying a block to host memory and back");
+            if (!warm && took > *ns)
+                *ns = took;
+        }
+    }
+    return INFER_OK;
 }
 
 infer_step_image *infer_runner_image(infer_runner *r, uint32_t which)

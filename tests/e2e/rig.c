@@ -89,7 +89,9 @@ infer_status rig_try(rig *r, const rig_options *o)
                                .max_queue = o->queue,
                                .prefill_chunk = o->chunk,
                                .max_step_tokens = o->step_tokens,
-                               .no_prefix_cache = o->no_prefix_cache};
+                               .no_prefix_cache = o->no_prefix_cache,
+                               .swap_bytes = o->swap,
+                               .preemption = o->preemption};
     infer_status s = INFER_OK;
     r->rt = o->runtime;
     r->borrowed = r->rt != NULL;

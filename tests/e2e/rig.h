@@ -12,7 +12,8 @@ typedef struct rig_options {
     const char *devices, *split, *cache_type;
     const char *const *settings; /* NULL-terminated "BACKEND.KEY=VALUE" */
     uint32_t ctx, parallel, batched, logit_rows, block, chunk, step_tokens, queue;
-    uint64_t kv_memory;
+    uint64_t kv_memory, swap; /* bytes */
+    uint32_t preemption;      /* INFER_PREEMPTION_* */
     uint32_t no_prefix_cache;
     uint32_t validate;      /* every call to a plugin is checked */
     uint32_t deterministic; /* as --deterministic */

@@ -13,6 +13,7 @@ typedef struct world {
     infer_step_image im[2];
     infer_step steps[2], *st; /* st: the last one that was built */
     infer_step *under_way;    /* with laps: begun, and its tokens not known */
+    uint64_t *host;           /* as cache, by place in host memory */
     uint64_t *cache;          /* by slot: the hash of the key and the tokens up to there */
     int32_t last[256];        /* the text of a request that ended */
     uint32_t n_last;
@@ -25,7 +26,7 @@ typedef struct world {
 } world;
 
 typedef struct shape {
-    uint32_t blocks, block, parallel, batched, step_tokens, chunk, ctx, logits, no_prefix_cache;
+    uint32_t blocks, block, parallel, batched, step_tokens, chunk, ctx, logits, no_prefix_cache, places;
 } shape;
 
 static uint32_t next_policy; /* of the next world */
@@ -51,6 +52,9 @@ static inline world *world_of(shape sh)
     p->dec.step.max_blocks = (sh.ctx + sh.block - 1) / sh.block;
     assert_int_equal(infer_sched_create(&w->s, p, &o, NULL), INFER_OK);
     w->s.n_vocab = VOCAB;
+    infer_swap_destroy(&w->s.swap);
+    assert_int_equal(infer_swap_create(&w->s.swap, sh.places, INFER_PREEMPTION_SWAP, NULL), INFER_OK);
+    w->host = calloc((size_t)sh.places * sh.block + 1, sizeof *w->host);
     uint32_t t = sh.batched, l = p->opt.max_logit_rows;
     for (uint32_t i = 0; i < 2; i++) {
         infer_step_image *im = &w->im[i];
@@ -96,6 +100,7 @@ static inline void world_free(world *w)
         infer_step_destroy(&w->steps[k]);
     }
     free(w->cache);
+    free(w->host);
     free(w->counts);
     free(w->plan);
     free(w);
@@ -107,6 +112,8 @@ static inline infer_req *submit(world *w, const infer_request *q)
     assert_int_equal(infer_kv_seq_init(w->s.pool, &r->seq, r->cap_tokens, NULL), INFER_OK);
     r->id = w->next_id++;
     r->tenant = next_tenant;
+    if (w->s.swap.n_places)
+        r->places = malloc((r->cap_tokens / infer_kv_pool_block_size(w->s.pool) + 1) * sizeof *r->places);
     infer_sched_enqueue(&w->s, r);
     return r;
 }
@@ -164,6 +171,13 @@ static inline void check_books(world *w)
         assert_true(!w->s.queue.policy->by_priority || r->priority >= infer_queue_head(&w->s.queue)->priority);
     }
     assert_int_equal(n_wait, w->s.queue.n);
+    uint32_t places = w->s.swap.n_free;
+    for (uint64_t id = 1; w->s.swap.n_places && id < w->next_id; id++) {
+        const infer_req *r = infer_queue_find(&w->s.queue, id);
+        places += r ? r->n_places : 0;
+        assert_true(!r || !r->n_places || infer_queue_is_waiting(r));
+    }
+    assert_int_equal(places, w->s.swap.n_places);
     assert_true(infer_queue_check(&w->s.queue));
     assert_int_equal(held + infer_sched_free_blocks(&w->s), infer_kv_pool_total(w->s.pool));
     for (int32_t b = 0; b < (int32_t)infer_kv_pool_total(w->s.pool); b++)
@@ -192,8 +206,14 @@ static inline void check_image(world *w, uint32_t rows)
     assert_true(rows <= s->max_tokens);
     assert_true(im->n_logits <= s->max_logits);
     assert_true(st->x.n_copies <= st->n_batch);
+    for (uint32_t i = 0; i < st->x.n_outs; i++)
+        memcpy(&w->host[(uint32_t)st->x.outs[i].place * bs], &w->cache[(uint32_t)st->x.outs[i].block * bs],
+               bs * sizeof *w->cache);
     for (uint32_t i = 0; i < st->x.n_copies; i++)
         memcpy(&w->cache[(uint32_t)st->x.copies[i].dst * bs], &w->cache[(uint32_t)st->x.copies[i].src * bs],
+               bs * sizeof *w->cache);
+    for (uint32_t i = 0; i < st->x.n_ins; i++)
+        memcpy(&w->cache[(uint32_t)st->x.ins[i].block * bs], &w->host[(uint32_t)st->x.ins[i].place * bs],
                bs * sizeof *w->cache);
     uint64_t hash[512];
     for (uint32_t i = 0; i < st->x.n_inits; i++)

@@ -85,6 +85,53 @@ static void test_preemption(void **state)
     world_free(w);
 }
 
+/* Who gives way into host memory goes on where it was, without a row computed again; without enough places, or where to
+ * compute is cheaper, it is computed again. */
+static void test_swap(void **state)
+{
+    (void)state;
+    rng r = {1};
+    static const struct {
+        uint32_t places, mode;
+        double block_ns; /* of a copy; a row takes 1000 */
+        int swaps;
+    } rows[] = {
+        {8, INFER_PREEMPTION_SWAP, 1e9, 1}, {1, INFER_PREEMPTION_SWAP, 1, 0},   {8, INFER_PREEMPTION_RECOMPUTE, 1, 0},
+        {8, INFER_PREEMPTION_AUTO, 3e3, 1}, {8, INFER_PREEMPTION_AUTO, 5e3, 0},
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        world *w = world_of((shape){.blocks = 8,
+                                    .block = 4,
+                                    .parallel = 4,
+                                    .batched = 64,
+                                    .ctx = 32,
+                                    .places = rows[k].places,
+                                    .no_prefix_cache = 1});
+        w->s.swap.mode = rows[k].mode;
+        w->s.swap.block_ns = rows[k].block_ns;
+        infer_budget_note(&w->s.budget, 10, 10000);
+        infer_budget_note(&w->s.budget, 60, 60000);
+        submit_n(w, 8, 20, 0);
+        const uint64_t id = submit_n(w, 8, 20, 0)->id;
+        while (!w->s.preemptions)
+            step(w, &r);
+        const infer_req *gone = infer_queue_head(&w->s.queue);
+        assert_int_equal(gone->id, id);
+        const uint64_t had = gone->n_swapped;
+        assert_int_equal(gone->n_places != 0, rows[k].swaps);
+        assert_int_equal(w->s.swap.n_out, rows[k].swaps ? gone->n_places : 0);
+        uint64_t first = 0;
+        while (infer_queue_is_waiting(gone))
+            step(w, &r);
+        for (uint32_t i = 0; i < w->st->n_batch; i++)
+            first = w->st->batch[i].r == gone ? w->st->batch[i].first : first;
+        assert_int_equal(first, rows[k].swaps ? had : 0);
+        drain(w, &r);
+        assert_int_equal(w->s.swap.n_in, w->s.swap.n_out);
+        world_free(w);
+    }
+}
+
 /* A stream of small requests does not keep a large one from the blocks it waits for. */
 static void test_no_starvation(void **state)
 {
@@ -250,6 +297,7 @@ static void failing_lap(world *w)
     infer_step *failed = w->under_way;
     build(w);
     infer_sched_undo(&w->s, w->st);
+    infer_swap_failed(&w->s, failed);
     check_books(w);
     for (uint32_t i = 0; i < failed->n_batch; i++) {
         if (!failed->batch[i].r)
@@ -266,7 +314,7 @@ static void test_fuzz(void **state)
 {
     (void)state;
     const char *rounds = getenv("INFER_TEST_LONG");
-    uint64_t preemptions = 0, hits = 0;
+    uint64_t preemptions = 0, hits = 0, swapped = 0;
     int most = rounds ? 20000 : 600;
     for (int seed = 0; seed < most; seed++) {
         rng r = {(uint64_t)seed * 77 + 5};
@@ -281,7 +329,8 @@ static void test_fuzz(void **state)
                                     .chunk = rng_below(&r, 2) ? 0 : 1 + rng_below(&r, 20),
                                     .ctx = ctx,
                                     .logits = rng_below(&r, 30),
-                                    .no_prefix_cache = seed % 4 == 0});
+                                    .no_prefix_cache = seed % 4 == 0,
+                                    .places = seed % 5 < 2 ? rng_below(&r, per * 4) : 0});
         assert_int_equal(w->s.prefix == NULL, seed % 4 == 0);
         next_policy = 0;
         const int laps = seed % 2;
@@ -307,10 +356,11 @@ static void test_fuzz(void **state)
         drain(w, &r);
         preemptions += w->s.preemptions;
         hits += w->s.prefix_hits;
+        swapped += w->s.swap.n_in;
         assert_true(w->s.prefix ? w->s.prefix_hits < w->s.prefix_queries : !w->s.prefix_queries);
         world_free(w);
     }
-    assert_true(preemptions > 100 && hits > 100000);
+    assert_true(preemptions > 100 && hits > 100000 && swapped > 1000);
 }
 
 /* What is computed once is not computed again, to the token; the last token is, and rows that the caller waits for. */
@@ -417,9 +467,10 @@ static void test_groups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_budgets),       cmocka_unit_test(test_priority),      cmocka_unit_test(test_preemption),
-        cmocka_unit_test(test_no_starvation), cmocka_unit_test(test_prompt_logits), cmocka_unit_test(test_min_tokens),
-        cmocka_unit_test(test_prefix),        cmocka_unit_test(test_groups),        cmocka_unit_test(test_fuzz),
+        cmocka_unit_test(test_budgets),    cmocka_unit_test(test_priority),      cmocka_unit_test(test_preemption),
+        cmocka_unit_test(test_swap),       cmocka_unit_test(test_no_starvation), cmocka_unit_test(test_prompt_logits),
+        cmocka_unit_test(test_min_tokens), cmocka_unit_test(test_prefix),        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_fuzz),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

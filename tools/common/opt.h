@@ -98,6 +98,8 @@ enum opt_id {
     OPT_MAX_QUEUE,
     OPT_POLICY,
     OPT_TARGET_ITL,
+    OPT_SWAP_SPACE,
+    OPT_PREEMPTION,
     OPT_MAX_BODY_SIZE,
     OPT_DRAIN_TIMEOUT,
     /* probe */

@@ -133,6 +133,8 @@ static infer_status open_engine(session *s, const opts *o, infer_error *err)
     eo.max_queue = (uint32_t)opt_int(o, OPT_MAX_QUEUE);
     eo.policy = (uint32_t)opt_int(o, OPT_POLICY); /* the words are in the order of INFER_POLICY_* */
     eo.target_itl_ns = (uint64_t)(opt_num(o, OPT_TARGET_ITL) * 1e6);
+    eo.swap_bytes = (uint64_t)opt_int(o, OPT_SWAP_SPACE);
+    eo.preemption = (uint32_t)opt_int(o, OPT_PREEMPTION);
     eo.no_prefix_cache = !opt_int(o, OPT_PREFIX_CACHING);
     return infer_engine_create(s->model, &eo, &s->engine, err);
 }

@@ -22,6 +22,11 @@ typedef struct infer_engine infer_engine;
 #define INFER_POLICY_PRIORITY 2u /* by priority, then first come */
 #define INFER_POLICY_PREFIX   3u /* as FAIR, but of a tenant's first 32 the one whose prompt is known furthest */
 
+/* What becomes of a request's cache when it gives way for want of blocks. */
+#define INFER_PREEMPTION_AUTO      0u /* of the next two what is measured to be cheaper */
+#define INFER_PREEMPTION_RECOMPUTE 1u
+#define INFER_PREEMPTION_SWAP      2u /* into host memory and back, as far as swap_bytes go */
+
 typedef struct infer_engine_options {
     uint32_t struct_size;
     uint32_t max_queue;       /* waiting requests before submit answers INFER_E_BUSY; 0: 1024 */
@@ -31,6 +36,9 @@ typedef struct infer_engine_options {
     uint32_t policy;          /* INFER_POLICY_* */
     uint64_t target_itl_ns;   /* prompts share a step with running streams only as far as this time between two of a
                                * stream's tokens allows, by measured times; 0: whatever it takes */
+    uint64_t swap_bytes;      /* host memory for what gives way (used where it is needed); 0: none */
+    uint32_t preemption;      /* INFER_PREEMPTION_* */
+    uint32_t reserved;
 } infer_engine_options;
 
 /* Makes the programs, the block pool and the engine thread. */
@@ -153,7 +161,9 @@ typedef struct infer_engine_stats {
     uint32_t reserved;
     uint64_t prefix_queries, prefix_hits; /* prompt tokens of requests that started; those that the prefix cache had */
     uint64_t blocks_cached;               /* of those not used, blocks that the prefix cache holds */
-    uint64_t gap_ns; /* sum over steps that another follows at once: from its end to the other's beginning */
+    uint64_t blocks_swapped_out, blocks_swapped_in;
+    uint64_t cancel_steps; /* steps that began between a cancellation and its blocks' return: the most so far */
+    uint64_t gap_ns;       /* sum over steps that another follows at once: from its end to the other's beginning */
 } infer_engine_stats;
 /* A consistent copy; out->struct_size is the caller's, fields beyond it are left out. */
 INFER_API void infer_engine_get_stats(infer_engine *e, infer_engine_stats *out);
