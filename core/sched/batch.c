@@ -23,13 +23,14 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
     if (!policy)
         return infer_error_set(err, INFER_E_INVALID, "policy %u: no such policy", o->policy);
     INFER_TRY(infer_kv_pool_create(p->n_blocks, p->block_size, &s->pool, err));
-    s->most_reused = o->no_prefix_cache ? 0 : UINT64_MAX;
+    s->group_reuse = UINT64_MAX;
     for (uint32_t i = 0; i < p->n_devs; i++)
         if (p->devs[i].kv.spec.n_layers)
-            s->most_reused = infer_kv_group_serves(&p->devs[i].kv.spec, s->most_reused);
+            s->group_reuse = infer_kv_group_serves(&p->devs[i].kv.spec, s->group_reuse);
     /* With 12 d^2 weights a layer a token's attention costs as much as the rest at position 6 d: see prefix.h. */
-    infer_status st =
-        s->most_reused ? infer_prefix_create(s->pool, 6ull * p->file->hp.n_embd, &s->prefix, err) : INFER_OK;
+    infer_status st = s->group_reuse && !o->no_prefix_cache
+                          ? infer_prefix_create(s->pool, 6ull * p->file->hp.n_embd, &s->prefix, err)
+                          : INFER_OK;
     if (st == INFER_OK)
         st = infer_queue_create(&s->queue, policy, infer_sched_max_queue(o) + s->max_running, err);
     if (st != INFER_OK) {
@@ -315,17 +316,47 @@ static uint32_t chunk_of(const infer_sched *s, const infer_step *st, const infer
     return (uint32_t)n;
 }
 
-/* A starting request takes what the prefix cache has of its tokens. The last one is always computed, for its logits,
- * and so is whatever the caller waits for rows of. */
-static void take_known(infer_sched *s, infer_req *r)
+/* Tokens of a starting request that need not be computed if somebody has them. The last one is, for its logits, and so
+ * is whatever the caller waits for rows of. */
+static uint64_t most_known(const infer_sched *s, const infer_req *r)
 {
-    const uint32_t size = infer_kv_pool_block_size(s->pool);
     uint64_t most = r->n_tokens - 1;
     if (r->on_row && r->n_rows_given < r->n_prompt && r->n_rows_given < most)
         most = r->n_rows_given;
-    if (most > s->most_reused)
-        most = s->most_reused;
-    if (s->prefix)
+    return most < s->group_reuse ? most : s->group_reuse;
+}
+
+/* The running request whose prompt a starting one shares; NULL: there is none, or nothing to share. */
+static const infer_req *forked_from(const infer_sched *s, const infer_req *r)
+{
+    const infer_req *p = r->fork_of ? infer_queue_find(&s->queue, r->fork_of) : NULL;
+    if (!p || p == r || p->slot < 0 || p->tainted || p->n_prompt != r->n_prompt || p->adapter != r->adapter ||
+        memcmp(&p->key, &r->key, sizeof p->key) || memcmp(p->tokens, r->tokens, r->n_prompt * sizeof *r->tokens) ||
+        !most_known(s, r))
+        return NULL;
+    return p;
+}
+
+/* It shares the blocks of its prompt's first tokens, `most` at most. */
+static void share_blocks(infer_sched *s, const infer_req *p, infer_req *r, uint64_t most)
+{
+    const uint64_t done = p->n_done < r->n_prompt ? p->n_done : r->n_prompt, n = most < done ? most : done;
+    const uint32_t size = infer_kv_pool_block_size(s->pool);
+    for (uint64_t at = 0; at < n; at += size)
+        infer_kv_seq_share(s->pool, &r->seq, p->seq.blocks[at / size], n - at < size ? (uint32_t)(n - at) : size);
+    r->n_known = p->n_known < n / size ? p->n_known : (uint32_t)(n / size);
+}
+
+/* A starting request takes what others computed of its tokens: of its prompt by the one it is a fork of, else what the
+ * prefix cache has. */
+static void take_known(infer_sched *s, infer_req *r, const infer_req *p)
+{
+    const uint32_t size = infer_kv_pool_block_size(s->pool);
+    const uint64_t most = most_known(s, r);
+    r->n_known = UINT32_MAX;
+    if (p)
+        share_blocks(s, p, r, most);
+    else if (s->prefix)
         infer_prefix_match(s->prefix, &r->key, r->tokens, most, &r->seq);
     /* A last block that is shared is to be copied: without a block for it the request does without, for when it is
      * alone it must start. */
@@ -340,7 +371,8 @@ static void take_known(infer_sched *s, infer_req *r)
         infer_kv_seq_truncate(s->pool, &r->seq, r->n_computed / size * size);
         r->n_computed = swapped;
     }
-    r->n_known = (uint32_t)(r->seq.n_tokens / size);
+    if (r->n_known > r->seq.n_tokens / size)
+        r->n_known = (uint32_t)(r->seq.n_tokens / size);
     r->n_done = (uint64_t)r->n_known * size; /* the rest comes by a copy, with the step */
 }
 
@@ -378,10 +410,13 @@ static void bring_back(infer_sched *s, infer_step *st, infer_req *r)
 static int admit(infer_sched *s, infer_step *st, infer_req *r, uint64_t now)
 {
     const uint32_t free_before = infer_sched_free_blocks(s);
+    const infer_req *p = forked_from(s, r);
+    if (p && p->n_done < r->n_prompt - 1) /* its prompt is being read */
+        return 0;
     if (still_blocked(s, r))
         return 0;
     s->blocked_id = 0;
-    take_known(s, r);
+    take_known(s, r, p);
     uint32_t n = chunk_of(s, st, r);
     if (!n)
         return not_yet(s, r);

@@ -84,6 +84,7 @@ typedef struct infer_req {
     struct infer_req *id_chain;
     infer_lane *lane, *lane_record; /* NULL: not known to the queue; owned until the queue takes it for a new lane */
     uint64_t arrival, admission;    /* number among all that came, among all that started */
+    uint64_t fork_of;               /* the request whose prompt it shares, 0: none */
     uint64_t tenant;                /* a hash; 0: nobody's in particular */
     uint32_t waits, n_passed;       /* n_passed: others who were taken from behind it */
     uint64_t id;
@@ -180,7 +181,7 @@ typedef struct infer_step {
 typedef struct infer_sched {
     infer_kv_pool *pool;
     infer_prefix *prefix; /* NULL: off */
-    uint64_t most_reused; /* tokens of a prefix that every cache group can go on from */
+    uint64_t group_reuse; /* tokens of a prefix that every cache group can go on from */
     infer_queue queue;    /* all requests, and who starts next */
     infer_req **running;  /* in order of admission */
     uint32_t n_running, max_running;

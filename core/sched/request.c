@@ -150,6 +150,7 @@ infer_status infer_req_create(const infer_request *r, const infer_tokenizer *tok
     x->row_user = full.row_user;
     x->output = full.output;
     x->adapter = full.adapter;
+    x->fork_of = full.fork_of;
     x->t_submit = infer_clock_ns();
     x->lane_record = infer_lane_create();
     infer_status s = !x->lane_record ? INFER_E_NO_MEMORY : copy_in(x, &full, tok, n_vocab, n_embd, ctx_size);

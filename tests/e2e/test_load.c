@@ -122,6 +122,52 @@ static void test_few_blocks(void **state)
         answer_free(&alone[i]);
 }
 
+/* Eight choices of one question share its prompt: the same tokens as alone, without its blocks eight times. */
+static void test_choices(void **state)
+{
+    (void)state;
+    enum { N = 8, PROMPT = 61, OUT = 20 };
+    static answer alone[N], got[N];
+    answer *list[N];
+    int32_t prompt[PROMPT];
+    for (int i = 0; i < PROMPT; i++)
+        prompt[i] = 3 + i * 7 % (VOCAB - 3);
+    for (int together = 0; together < 2; together++) {
+        for (uint32_t off = 0; off < 2; off++) {
+            rig r;
+            rig_options o = options();
+            /* room for the prompt once and for all answers, each with two blocks that are not full: no preemption */
+            if (together)
+                o.kv_memory = cache_bytes(options(), PROMPT + 3 + N * (OUT + 2 * 8));
+            o.no_prefix_cache = off;
+            rig_open(&r, &o);
+            for (int i = 0; i < N; i++) {
+                answer *a = together ? &got[i] : &alone[i];
+                infer_request q = {
+                    .flags = INFER_REQ_IGNORE_EOS, .prompt = prompt, .n_prompt = PROMPT, .max_tokens = OUT};
+                q.sampling.temperature = 1.2f;
+                q.sampling.seed = (uint64_t)i;
+                q.fork_of = together && i ? got[0].id : 0;
+                rig_submit(&r, &q, list[i] = a);
+                if (!together)
+                    assert_int_equal(rig_collect(&r, &list[i], 1), INFER_OK);
+                if (!together && !off)
+                    answer_free(a);
+            }
+            assert_int_equal(rig_collect(&r, list, together ? N : 0), INFER_OK);
+            const infer_engine_stats st = rig_stats(&r);
+            assert_true(!together || (!st.preemptions && st.prompt_tokens <= PROMPT + N));
+            for (int i = 0; together && i < N; i++) {
+                same_text(&alone[i], &got[i]);
+                answer_free(&got[i]);
+            }
+            rig_close(&r);
+        }
+    }
+    for (int i = 0; i < N; i++)
+        answer_free(&alone[i]);
+}
+
 /* Bytes that the process has from malloc. */
 static uint64_t held(void)
 {
@@ -253,6 +299,7 @@ int main(void)
     rig_watchdog(600);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_few_blocks),
+        cmocka_unit_test(test_choices),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_leaving),
     };

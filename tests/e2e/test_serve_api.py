@@ -159,6 +159,18 @@ same_streamed(CHAT, dict(hot, logprobs=True, top_logprobs=2))
 same_streamed(TEXT, {"prompt": "Hello", "max_tokens": 30, "temperature": 0})
 same_streamed(TEXT, {"prompt": ["Hello", "World"], "max_tokens": 9, "temperature": 1, "seed": 5, "n": 2, "echo": True})
 same_streamed(TEXT, {"prompt": "Hello", "max_tokens": 9, "temperature": 0, "echo": True, "logprobs": 2})
+# the best of several are those with the highest log-probability a token, in that order
+many = {"prompt": "Hello", "max_tokens": 9, "temperature": 1.5, "seed": 5, "n": 6, "logprobs": 1}
+every = s.post(TEXT, many)[1]
+best = s.post(TEXT, dict(many, n=2, best_of=6))[1]
+mean = lambda x: sum(x["logprobs"]["token_logprobs"]) / len(x["logprobs"]["token_logprobs"])
+want = sorted(every["choices"], key=mean, reverse=True)[:2]
+check([x["text"] for x in best["choices"]] == [x["text"] for x in want], "best_of", best, want)
+check([x["index"] for x in best["choices"]] == [0, 1], "indices of the best", best)
+check(best["usage"]["completion_tokens"] == every["usage"]["completion_tokens"], "all that was made is counted")
+check(s.post(TEXT, dict(many, best_of=3))[0] == 400, "fewer than asked for")
+check(s.post(TEXT, dict(many, n=1, best_of=3, stream=True))[0] == 400, "a stream cannot know the best")
+
 for seed in range(6):  # hot tiny models write broken UTF-8: characters must still leave whole
     same_streamed(TEXT, {"prompt": "\u00e4\u00f6", "max_tokens": 60, "temperature": 2, "seed": seed})
 
@@ -251,7 +263,7 @@ for v in ("x", [], [5], [{}], [{"role": 5, "content": "x"}], [{"role": "user"}],
 for field, v in {"tools": [{"type": "function"}], "response_format": {"type": "json_object"}, "guided_json": {},
                  "guided_regex": "x", "guided_choice": ["a"], "grammar": "root", "functions": [{}]}.items():
     error(CHAT, dict(chat, **{field: v}), 400, field, "unsupported_parameter")
-for field, v in {"suffix": "x", "best_of": 2, "prompt_logprobs": 1}.items():
+for field, v in {"suffix": "x", "prompt_logprobs": 1}.items():
     error(TEXT, dict(greedy, **{field: v}), 400, field, "unsupported_parameter")
 check(s.post(CHAT, dict(chat, tools=[], response_format={"type": "text"}))[0] == 200, "what asks for nothing is taken")
 check(s.post(CHAT, dict(chat, tools=[{"type": "function"}], tool_choice="none"))[0] == 200, "tools that are not to be used")

@@ -132,6 +132,43 @@ static void test_swap(void **state)
     }
 }
 
+/* Choices of one question share its prompt's blocks, with and without a prefix cache, and part where they differ. */
+static void test_fork(void **state)
+{
+    (void)state;
+    for (uint32_t off = 0; off < 2; off++) {
+        world *w = world_of((shape){
+            .blocks = 32, .block = 4, .parallel = 5, .batched = 64, .chunk = 8, .ctx = 64, .no_prefix_cache = off});
+        rng r = {1};
+        infer_req *a = submit_n(w, 14, 20, 0), *c[3];
+        infer_request q = plain();
+        int32_t prompt[14];
+        memcpy(prompt, a->tokens, sizeof prompt);
+        q.prompt = prompt;
+        q.n_prompt = 14;
+        q.max_tokens = 20;
+        q.fork_of = a->id;
+        for (int i = 0; i < 3; i++)
+            c[i] = submit(w, &q);
+        prompt[13]++; /* another question: nothing to wait for */
+        submit(w, &q);
+        assert_int_equal(half_step(w), 8);
+        assert_int_equal(half_step(w), 6);
+        assert_int_equal(w->s.queue.n, 4);
+        give(a, 1);
+        assert_int_equal(step(w, &r), 1 + 3 * 1 + (off ? 8 : 2));
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(c[i]->n_cached, 13);
+            assert_memory_equal(c[i]->seq.blocks, a->seq.blocks, 3 * sizeof *a->seq.blocks);
+            for (int k = 0; k < i; k++)
+                assert_true(c[i]->seq.blocks[3] != c[k]->seq.blocks[3]);
+            assert_true(c[i]->seq.blocks[3] != a->seq.blocks[3]);
+        }
+        drain(w, &r);
+        world_free(w);
+    }
+}
+
 /* A stream of small requests does not keep a large one from the blocks it waits for. */
 static void test_no_starvation(void **state)
 {
@@ -276,7 +313,14 @@ static void random_request(world *w, rng *r, uint32_t ctx)
         q.on_row = on_logits;
     }
     q.min_tokens = rng_below(r, 4);
-    submit(w, &q)->key.w[0] = rng_below(r, 8) == 0;
+    /* or another choice of the last one's question */
+    const infer_req *last = rng_below(r, 4) ? NULL : infer_queue_find(&w->s.queue, w->next_id - 1);
+    if (last) {
+        q.fork_of = last->id;
+        q.n_prompt = last->n_prompt;
+        memcpy(prompt, last->tokens, q.n_prompt * sizeof *prompt);
+    }
+    submit(w, &q)->key.w[0] = last ? last->key.w[0] : rng_below(r, 8) == 0;
 }
 
 /* While a step runs and the next is built, requests come and go. */
@@ -467,10 +511,10 @@ static void test_groups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_budgets),    cmocka_unit_test(test_priority),      cmocka_unit_test(test_preemption),
-        cmocka_unit_test(test_swap),       cmocka_unit_test(test_no_starvation), cmocka_unit_test(test_prompt_logits),
-        cmocka_unit_test(test_min_tokens), cmocka_unit_test(test_prefix),        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_fuzz),
+        cmocka_unit_test(test_budgets),       cmocka_unit_test(test_priority),   cmocka_unit_test(test_preemption),
+        cmocka_unit_test(test_swap),          cmocka_unit_test(test_fork),       cmocka_unit_test(test_no_starvation),
+        cmocka_unit_test(test_prompt_logits), cmocka_unit_test(test_min_tokens), cmocka_unit_test(test_prefix),
+        cmocka_unit_test(test_groups),        cmocka_unit_test(test_fuzz),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

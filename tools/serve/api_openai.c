@@ -213,18 +213,20 @@ static enum route_result completions(call *c, const json_t *body)
     /* An array of integers is one prompt; any other array is a list of prompts. */
     int one = !json_is_array(prompt) || json_is_integer(json_array_get(prompt, 0));
     size_t n = one ? 1 : json_array_size(prompt);
-    if (!n || n * (size_t)p.n > MAX_CHOICES) {
+    const size_t each = (size_t)(p.best_of ? p.best_of : p.n);
+    if (!n || n * each > MAX_CHOICES) {
         respond_error(c, 400, "invalid_value", "prompt",
-                      "Invalid 'prompt': %zu prompts for %lld choices each; there may "
+                      "Invalid 'prompt': %zu prompts for %zu choices each; there may "
                       "be 1 to %d choices in all.",
-                      n, (long long)p.n, MAX_CHOICES);
+                      n, each, MAX_CHOICES);
         return ROUTE_REPLY;
     }
-    gen_group *g = gen_new(c, n, (size_t)p.n);
+    gen_group *g = gen_new(c, n, each);
     if (!g) {
         out_of_memory(c);
         return ROUTE_REPLY;
     }
+    g->n_told = (size_t)p.n;
     name_group(g, "cmpl");
     if (params_apply(c, body, &p) < 0)
         return ROUTE_REPLY;

@@ -71,6 +71,7 @@ gen_group *gen_new(call *c, size_t n_prompts, size_t n)
     g->gens = calloc(n_prompts * n, sizeof *g->gens);
     g->n_prompts = n_prompts;
     g->n = n_prompts * n;
+    g->n_told = n;
     if (!g->prompts || !g->gens) {
         free(g->prompts);
         free(g->gens);
@@ -229,6 +230,7 @@ static infer_status submit_one(gen *g, infer_error *err)
     r.priority = group->priority;
     r.cache_salt = group->cache_salt;
     r.tenant = http_key(c);
+    r.fork_of = group->gens[g->index - g->index % (group->n / group->n_prompts)].id; /* the first choice's, or 0 */
     if (group->echo && group->logprobs) {
         add_token(&g->echoed, p->ids[0], 0, 0, NULL, 0);
         r.flags |= INFER_REQ_PROMPT_ROWS;
@@ -288,6 +290,7 @@ static void on_token(server *s, gen *g, const infer_event *e, uint64_t now)
     else
         metrics_observe(&s->metrics, METRIC_ITL, (double)(now - g->t_last) / 1e9);
     g->t_last = now;
+    g->logprob += e->logprob;
     if (group->logprobs)
         add_token(&g->tokens, e->token, e->logprob, 1, e->top, e->n_top);
 }

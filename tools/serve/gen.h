@@ -47,6 +47,7 @@ typedef struct gen {
     infer_status status;
     char error[256];
     uint64_t n_prompt, n_cached, n_generated;
+    double logprob; /* sum over its tokens */
     uint64_t t_submit, t_last;
 } gen;
 
@@ -63,7 +64,8 @@ typedef struct gen_group {
     gen_prompt *prompts;
     size_t n_prompts;
     gen *gens;
-    size_t n; /* n_prompts times the choices of each */
+    size_t n;      /* n_prompts times the choices of each */
+    size_t n_told; /* of each prompt's choices, the likeliest are in the reply */
     size_t n_live;
     int aborted; /* a later submit failed: the error is the reply */
     int chat, stream, include_usage, echo, logprobs;

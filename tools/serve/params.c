@@ -121,8 +121,12 @@ int params_read(call *c, const json_t *body, int chat, params *p)
         return -1;
     if (p->max_completion_tokens >= 0)
         p->max_tokens = p->max_completion_tokens;
-    if (p->best_of && p->best_of != p->n)
-        return not_built(c, "best_of");
+    if (p->best_of && (p->best_of < p->n || (p->stream && p->best_of != p->n))) {
+        respond_error(c, 400, "invalid_value", "best_of",
+                      p->best_of < p->n ? "'best_of' must not be less than 'n'."
+                                        : "'best_of' must be 'n' where the choices are streamed.");
+        return -1;
+    }
     if (p->top_logprobs >= 0 && !p->logprobs_on) {
         respond_error(c, 400, "invalid_value", "top_logprobs",
                       "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.");

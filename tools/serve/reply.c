@@ -99,17 +99,41 @@ static json_t *text_choice(const call *c, const gen *g)
     return choice;
 }
 
+/* Log-probability a token. */
+static double likelihood(const gen *g)
+{
+    return g->n_generated ? g->logprob / (double)g->n_generated : 0;
+}
+
+/* Of a prompt's choices that are not told yet, the next: in order where all are told, else the likeliest. */
+static gen *next_told(const gen_group *g, gen *of, size_t n)
+{
+    gen *best = NULL;
+    for (size_t i = 0; i < n; i++) {
+        if (of[i].final_sent)
+            continue;
+        if (!best || (g->n_told < n && likelihood(&of[i]) > likelihood(best)))
+            best = &of[i];
+    }
+    best->final_sent = 1;
+    return best;
+}
+
 void reply_finish(call *c)
 {
     gen_group *g = c->gens;
-    json_t *choices = json_array();
     for (size_t i = 0; i < g->n; i++) {
         if (!choice_ended_well(c, &g->gens[i])) {
-            json_decref(choices);
             http_ready(c);
             return;
         }
-        json_array_append_new(choices, g->chat ? chat_choice(c, &g->gens[i]) : text_choice(c, &g->gens[i]));
+    }
+    json_t *choices = json_array();
+    const size_t each = g->n / g->n_prompts;
+    for (size_t i = 0; i < g->n_prompts * g->n_told; i++) {
+        gen *x = next_told(g, &g->gens[i / g->n_told * each], each);
+        x->index = (uint32_t)i;
+        json_array_append_new(choices, g->chat ? chat_choice(c, x) : text_choice(c, x));
     }
     json_t *o = envelope(c, g->chat ? "chat.completion" : "text_completion", choices);
     if (o)

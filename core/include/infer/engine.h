@@ -96,6 +96,10 @@ typedef struct infer_request {
     /* Whose request it is: tenants of one priority get equal shares, counted in tokens (a prompt's as 1, an answer's as
      * 2). NULL or "": all those without one are one tenant. Copied. */
     const char *tenant;
+    /* An earlier request of this engine with the same prompt, adapter and salt (another choice of one question): this
+     * one waits until that one's prompt is computed and shares its cache, which is copied where the two part. One that
+     * ended, gave way or has another prompt is no matter. 0: none. */
+    uint64_t fork_of;
 } infer_request;
 
 /* INFER_E_INVALID (an id out of range, a sampling value; the text names it), INFER_E_TOO_LARGE (prompt + 1 over the
