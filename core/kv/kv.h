@@ -29,6 +29,8 @@ void infer_kv_pool_keep(infer_kv_pool *p, int32_t block);
 void infer_kv_pool_unkeep(infer_kv_pool *p, int32_t block);
 int infer_kv_pool_is_kept(const infer_kv_pool *p, int32_t block);
 uint32_t infer_kv_pool_idle(const infer_kv_pool *p);
+/* Slots of sequences' last blocks that hold none of their tokens, summed over all sequences. */
+uint64_t infer_kv_pool_slack(const infer_kv_pool *p);
 
 /* One sequence's pages: token t lies in blocks[t / block_size]. */
 typedef struct infer_kv_seq {

@@ -13,6 +13,7 @@ struct infer_kv_pool {
     uint32_t *refs;
     uint8_t *kept;   /* one of the references is the prefix tree's */
     uint32_t n_idle; /* kept, with no other reference */
+    uint64_t slack;  /* slots of sequences' last blocks that hold none of their tokens */
 };
 
 infer_status infer_kv_pool_create(uint32_t n_blocks, uint32_t block_size, infer_kv_pool **out, infer_error *err)
@@ -114,6 +115,11 @@ uint32_t infer_kv_pool_idle(const infer_kv_pool *p)
     return p->n_idle;
 }
 
+uint64_t infer_kv_pool_slack(const infer_kv_pool *p)
+{
+    return p->slack;
+}
+
 infer_status infer_kv_seq_init(const infer_kv_pool *p, infer_kv_seq *s, uint64_t max_tokens, infer_error *err)
 {
     uint64_t cap = max_tokens / p->block_size + (max_tokens % p->block_size != 0);
@@ -128,10 +134,24 @@ infer_status infer_kv_seq_init(const infer_kv_pool *p, infer_kv_seq *s, uint64_t
     return INFER_OK;
 }
 
+/* Slots of its last block behind its tokens; it has no block without one. */
+static uint64_t slack_of(const infer_kv_pool *p, uint64_t n_tokens)
+{
+    const uint64_t used = n_tokens % p->block_size;
+    return used ? p->block_size - used : 0;
+}
+
+static void set_tokens(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_tokens)
+{
+    p->slack += slack_of(p, n_tokens) - slack_of(p, s->n_tokens);
+    s->n_tokens = n_tokens;
+}
+
 void infer_kv_seq_free(infer_kv_pool *p, infer_kv_seq *s)
 {
     for (uint32_t i = 0; i < s->n_blocks; i++)
         drop(p, s->blocks[i]);
+    set_tokens(p, s, 0);
     infer_free(s->blocks);
     memset(s, 0, sizeof *s);
 }
@@ -171,7 +191,7 @@ infer_status infer_kv_seq_grow(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_mor
     uint64_t blocks = (s->n_tokens + n_more + p->block_size - 1) / p->block_size;
     while (s->n_blocks < blocks)
         s->blocks[s->n_blocks++] = take(p);
-    s->n_tokens += n_more;
+    set_tokens(p, s, s->n_tokens + n_more);
     return INFER_OK;
 }
 
@@ -182,7 +202,7 @@ void infer_kv_seq_truncate(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_tokens)
     uint64_t keep = (n_tokens + p->block_size - 1) / p->block_size;
     while (s->n_blocks > keep)
         drop(p, s->blocks[--s->n_blocks]);
-    s->n_tokens = n_tokens;
+    set_tokens(p, s, n_tokens);
 }
 
 infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, infer_kv_seq *child)
@@ -194,7 +214,7 @@ infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, inf
         share(p, parent->blocks[i]);
     }
     child->n_blocks = parent->n_blocks;
-    child->n_tokens = parent->n_tokens;
+    set_tokens(p, child, parent->n_tokens);
     return INFER_OK;
 }
 
@@ -204,7 +224,7 @@ int infer_kv_seq_share(infer_kv_pool *p, infer_kv_seq *s, int32_t block, uint32_
         return 0;
     share(p, block);
     s->blocks[s->n_blocks++] = block;
-    s->n_tokens += n_tokens;
+    set_tokens(p, s, s->n_tokens + n_tokens);
     return 1;
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -61,9 +62,7 @@ static void note_state(infer_engine *e)
     st->blocks_used = infer_kv_pool_total(s->pool) - infer_sched_free_blocks(s);
     st->blocks_cached = infer_kv_pool_idle(s->pool);
     /* Blocks may be shared: what is not filled, at the end of each sequence, is not. */
-    st->kv_tokens_used = st->blocks_used * st->block_size;
-    for (uint32_t i = 0; i < s->n_running; i++)
-        st->kv_tokens_used -= (uint64_t)s->running[i]->seq.n_blocks * st->block_size - s->running[i]->seq.n_tokens;
+    st->kv_tokens_used = st->blocks_used * st->block_size - infer_kv_pool_slack(s->pool);
 }
 
 /* Ends a request that the scheduler knows: its blocks go back, its held text leaves with the last event. */
@@ -129,6 +128,15 @@ static void finish_all(infer_engine *e, uint32_t how, infer_status s, const char
         finish(e, e->sched.running[e->sched.n_running - 1], how, s, error);
     for (infer_req *r; (r = infer_queue_head(&e->sched.queue));)
         finish(e, r, how, s, error);
+    infer_events_tell(&e->events);
+}
+
+/* Processor time of this thread. */
+static uint64_t thread_time(void)
+{
+    struct timespec t = {0};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 /* ---- After a step ------------------------------------------------------------------------------------------------ */
@@ -238,6 +246,7 @@ static void after_step(infer_engine *e, infer_step *step, const infer_step_resul
     st->copy_bytes += res->copy_bytes;
     st->step_ns += step_ns;
     st->gap_ns = e->gap_ns;
+    st->host_ns = thread_time();
     st->fallback_ops += e->m->plan->compiled.n_fallback;
     if (made)
         st->last_token_ns = now;
@@ -260,6 +269,7 @@ static void after_step(infer_engine *e, infer_step *step, const infer_step_resul
         if (o.finish)
             finish(e, r, o.finish, o.status, o.error);
     }
+    infer_events_tell(&e->events);
     bury(e, step);
 }
 
@@ -292,6 +302,7 @@ static void take_cancels(infer_engine *e)
             e->stats.cancel_steps = e->n_begun - c.n_begun;
         pthread_mutex_unlock(&e->lock);
         finish(e, r, INFER_FINISH_CANCELLED, INFER_E_CANCELLED, NULL);
+        infer_events_tell(&e->events);
         pthread_mutex_lock(&e->lock);
     }
     pthread_mutex_unlock(&e->lock);
@@ -305,7 +316,7 @@ static int take_inbox(infer_engine *e)
     while (!e->stop && !e->inbox && !e->n_cancels && !e->sched.n_running && !e->sched.queue.n && !e->under_way)
         pthread_cond_wait(&e->work, &e->lock);
     take_requests(e);
-    note_state(e);
+    note_state(e); /* submitters count on it */
     int go = !e->stop;
     pthread_mutex_unlock(&e->lock);
     take_cancels(e);
@@ -324,6 +335,7 @@ static void step_failed(infer_engine *e, infer_step *step, infer_status s, const
             r->tainted = 1;
             finish(e, r, INFER_FINISH_ERROR, s, why);
         }
+        infer_events_tell(&e->events);
     } else {
         pthread_mutex_lock(&e->lock);
         e->stats.fatal = s; /* nothing is taken in from here on */
@@ -390,6 +402,7 @@ static void end_step(infer_engine *e, infer_step *next)
 static void *engine_main(void *arg)
 {
     infer_engine *e = arg;
+    pthread_setname_np(pthread_self(), "engine");
     for (uint32_t k = 0; take_inbox(e); k = 1 - k) {
         infer_step *next = &e->steps[k];
         infer_sched_build(&e->sched, next, infer_clock_ns());

@@ -117,9 +117,16 @@ infer_status infer_events_push(infer_events *q, const infer_event *ev)
             x.error = put(&page->bytes, ev->error, n_error);
         page->p[page->n++] = x;
     }
-    pthread_cond_signal(&q->cond);
     pthread_mutex_unlock(&q->lock);
     return s;
+}
+
+void infer_events_tell(infer_events *q)
+{
+    pthread_mutex_lock(&q->lock);
+    if (q->pages[1 - q->front].n)
+        pthread_cond_signal(&q->cond);
+    pthread_mutex_unlock(&q->lock);
 }
 
 void infer_events_fatal(infer_events *q, infer_status s)

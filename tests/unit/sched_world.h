@@ -149,8 +149,10 @@ static inline void check_books(world *w)
 {
     uint32_t n_wait = 0, refs[1024] = {0}, held = 0;
     uint8_t used[256] = {0};
+    uint64_t slack = 0;
     for (uint32_t i = 0; i < w->s.n_running; i++) {
         const infer_req *r = w->s.running[i];
+        slack += (uint64_t)r->seq.n_blocks * infer_kv_pool_block_size(w->s.pool) - r->seq.n_tokens;
         for (uint32_t b = 0; b < r->seq.n_blocks; b++)
             held += !refs[r->seq.blocks[b]]++;
         assert_true(r->slot >= 0 && (uint32_t)r->slot < w->s.max_running);
@@ -179,6 +181,7 @@ static inline void check_books(world *w)
     }
     assert_int_equal(places, w->s.swap.n_places);
     assert_true(infer_queue_check(&w->s.queue));
+    assert_int_equal(slack, infer_kv_pool_slack(w->s.pool));
     assert_int_equal(held + infer_sched_free_blocks(&w->s), infer_kv_pool_total(w->s.pool));
     for (int32_t b = 0; b < (int32_t)infer_kv_pool_total(w->s.pool); b++)
         assert_int_equal(infer_kv_pool_refs(w->s.pool, b), (int)refs[b] + infer_kv_pool_is_kept(w->s.pool, b));
