@@ -254,15 +254,22 @@ static void test_leaving(void **state)
             rig_submit(&g, &q, list[i] = &got[i]);
         }
         uint8_t left[MAX] = {0};
-        for (uint32_t n = 0; n < MAX / 2;) {
+        for (uint32_t n = 0, next = 1; n < MAX / 2;) {
             const uint32_t i = rng_below(&r, MAX);
             uint32_t live = 0;
             for (uint32_t k = 0; k < MAX; k++)
                 live += !got[k].done;
             if (!live)
                 break;
-            if (rng_below(&r, 2))
-                rig_poll(&g, 1);
+            /* the first few at once, the others as tokens come */
+            uint32_t tokens = 0;
+            for (uint32_t k = 0; k < MAX; k++)
+                tokens += got[k].n;
+            if (tokens < next && n > 3) {
+                rig_poll(&g, -1);
+                continue;
+            }
+            next = tokens + rng_below(&r, 40);
             if (got[i].done || left[i])
                 continue;
             phases[got[i].n ? 2 : live == MAX ? 0 : 1]++;
