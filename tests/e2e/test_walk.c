@@ -128,7 +128,8 @@ static rig_options options(const char *devices, const char *const *settings)
                          .ctx = 32,
                          .parallel = 3,
                          .batched = 8,
-                         .chunk = 4};
+                         .chunk = 4,
+                         .swap = 1 << 20};
 }
 
 static void print(const char *what, const tally *t)
