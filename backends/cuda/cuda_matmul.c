@@ -185,6 +185,15 @@ static void invariance(const infer_device *dev, const infer_op_desc *op, uint32_
         a->scratch_bytes = scratch;
 }
 
+/* How many of n weights, from the first on, go in one launch; 0: each by itself. Files with several formats often
+ * differ in V alone. */
+static uint32_t joined(const infer_device *dev, const infer_op_desc *op, uint32_t n)
+{
+    while (n > 1 && !joins(dev, op, n))
+        n--;
+    return n > 1 ? n : 0;
+}
+
 void cuda_check_matmul(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
     if (!product_ok(dev, op, 1, a))
@@ -210,10 +219,9 @@ void cuda_check_qkv(infer_device *dev, const infer_op_desc *op, infer_op_answer 
 
 infer_status cuda_run_qkv(launch_call *c)
 {
-    infer_status s = INFER_OK;
-    if (joins(c->dev, c->op, 3))
-        return multiply_several(c, 3, 4, (int)c->op->n_in, NULL, NULL);
-    for (int i = 0; i < 3 && !s; i++) {
+    const int n = (int)joined(c->dev, c->op, 3);
+    infer_status s = n ? multiply_several(c, (uint32_t)n, 4, (int)c->op->n_in, NULL, NULL) : INFER_OK;
+    for (int i = n; i < 3 && !s; i++) {
         int bias = 4 + i;
         int biased = bias < (int)c->op->n_in && launch_present(c->op, (uint32_t)bias);
         const launch_product m = {
@@ -235,6 +243,14 @@ void cuda_check_gated_mlp(infer_device *dev, const infer_op_desc *op, infer_op_a
     a->n_epilogue = launch_epilogue_prefix(op);
 }
 
+/* Whether what the last product makes of its x loses nothing when it comes in bf16. */
+static int rounds_to_bf16(const infer_device *dev, const infer_op_desc *op)
+{
+    const int64_t rows = launch_tensor_desc(op, 0)->shape[0];
+    return launch_tensor_desc(op, 3)->format == INFER_FMT_BF16 && cuda_gemm_takes(dev, op, 1, rows) &&
+           cuda_gemm_takes(dev, op, 3, rows);
+}
+
 infer_status cuda_run_gated_mlp(launch_call *c)
 {
     const infer_op_desc *op = c->op;
@@ -247,6 +263,10 @@ infer_status cuda_run_gated_mlp(launch_call *c)
     up.off += hidden_bytes(op);
     launch_attrs(op, &act, sizeof act);
     if (joins(c->dev, op, 2)) {
+        if (rounds_to_bf16(c->dev, op)) {
+            gate.s0 = (int64_t)width * 2;
+            gate.fmt = INFER_FMT_BF16;
+        }
         s = multiply_several(c, 2, -2, -3, (const lp_tensor[]){gate, up}, &act);
     } else {
         const launch_product first = {.x = 0, .w = 1, .bias = -2, .ids = -2, .y = -3, .yt = gate, .scale = 1};
@@ -282,5 +302,6 @@ uint32_t cuda_makes_norm(infer_device *dev, const infer_op_desc *norm, const inf
     for (uint32_t i = 1; i <= n; i++)
         if (!cuda_ring_takes(dev, next, i) && !cuda_gemm_takes(dev, next, i, rows))
             return 0;
-    return n == 1 || joins(dev, next, n) ? 1 : n;
+    const uint32_t first = joined(dev, next, n);
+    return first ? 1 + n - first : n;
 }
