@@ -10,7 +10,8 @@
 #include "packed.h"
 
 enum {
-    FEW = 4 /* rows; more come here, where results may depend on the batch */,
+    /* Rows; more come here, where results may depend on the batch. A ring has no room for three long rows of x. */
+    FEW = 2,
     CLUSTER = 2,
     X_THREADS = 256,
     X_PIECES = 64,

@@ -124,6 +124,12 @@ static int joins(const infer_node *rope, const infer_node *write)
            !overlap(&rope->operands[3], &write->operands[5]) && !overlap(&rope->operands[3], &write->operands[6]);
 }
 
+/* Whether memory is not written in this program. */
+static int is_given(const infer_graph_view *v, const infer_operand *a)
+{
+    return a->slot == INFER_SLOT_ABSENT || !in_arena(v, a);
+}
+
 /* Whether the attention behind them does both: it reads their results and is the last to, the rotated queries are
  * nobody else's, and what they read is still there while it writes. Which keys are those of the write, slots say while
  * it runs. */
@@ -136,6 +142,14 @@ static int left(infer_device *dev, const infer_graph_view *v, uint32_t i)
         !in_arena(v, y) || !same(y, &attn->operands[0]) || !same(&write->operands[5], &attn->operands[1]) ||
         !same(&write->operands[6], &attn->operands[2]) || !same(&write->counts, &attn->counts) || !apart(attn, rope) ||
         !apart(attn, write))
+        return 0;
+    for (uint32_t k = 3; k < attn->op->n_in; k++) /* is read before the kernel before has ended */
+        if (!is_given(v, &attn->operands[k]))
+            return 0;
+    for (uint32_t k = 2; k < 5; k++)
+        if (!is_given(v, &write->operands[k]))
+            return 0;
+    if (!is_given(v, &attn->counts))
         return 0;
     for (uint32_t k = 1; k < attn->op->n_in; k++)
         if (overlap(&attn->operands[k], y) || (k > 2 && overlap(&attn->operands[k], &write->operands[5])) ||

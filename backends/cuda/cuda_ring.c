@@ -26,7 +26,8 @@ int cuda_ring_takes(const infer_device *dev, const infer_op_desc *op, uint32_t w
     return w->layout == CUDA_LAYOUT_PACKED && w->rank == 2 && cuda_rings(dev, w->format);
 }
 
-/* Rows of x that are held together, so that a ring of three copies, or of two with one row, has room; and its slots. */
+/* Rows of x that are held together, so that a ring of three copies, or of two with up to two rows, has room; and its
+ * slots. */
 static int32_t held_of(const infer_device *dev, const ring_row *f, int32_t k, int32_t rows, int32_t *slots,
                        uint32_t *bytes)
 {
@@ -35,7 +36,7 @@ static int32_t held_of(const infer_device *dev, const ring_row *f, int32_t k, in
     const int64_t k32 = ((int64_t)k + f->unit - 1) / f->unit * f->unit / 32;
     const int64_t row = RING_SUMS + RING_SIZE(k32);
     int32_t held = rows < RING_ROWS ? rows : RING_ROWS;
-    while (held > 1 && room - held * row < 3 * slot)
+    while (held > 1 && room - held * row < (held > 2 ? 3 : 2) * slot)
         held--;
     int64_t n = (room - held * row) / slot;
     *slots = (int32_t)(n < RING_SLOTS ? n : RING_SLOTS);

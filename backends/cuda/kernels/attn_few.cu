@@ -195,18 +195,24 @@ template <int D> DEV void bring_plane(uchar *to, const uchar *from, int64_t step
     }
 }
 
+/* The blocks of the turns from the next one on, where the lane has them no more. */
+DEV void ahead_ids(few_ahead &h, const few_all &a)
+{
+    if (h.item < a.items && (h.ids_at < 0 || h.t >= h.ids_at + 32 * ROUND)) {
+        int t = h.t + (int)threadIdx.x % 32 * ROUND;
+        h.ids_at = h.t;
+        h.ids = t < h.end ? h.blocks[t >> a.block_log] : -1;
+    }
+}
+
 /* Sends for the next turn; a group of copies even where there is none. */
 template <int D, class OWN>
 DEV void bring(few_ahead &h, const few_all &a, const lp_attn &p, const uchar *kp, const uchar *vp, const uchar *table,
                uchar *slot, int *valid, int wave, OWN &own)
 {
     int l = (int)threadIdx.x % 32;
+    ahead_ids(h, a);
     if (h.item < a.items) {
-        if (h.ids_at < 0 || h.t >= h.ids_at + 32 * ROUND) {
-            int t = h.t + l * ROUND;
-            h.ids_at = h.t;
-            h.ids = t < h.end ? h.blocks[t >> a.block_log] : -1;
-        }
         int id = wave_from(h.ids, (h.t - h.ids_at) / ROUND), n = h.end - h.t < TURN ? h.end - h.t : TURN;
         if ((unsigned)id >= (unsigned)p.n_blocks)
             id = n = 0;
@@ -522,7 +528,8 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
     while (1 << a.block_log < p.block_size)
         a.block_log++;
     grid_go();
-    grid_wait();
+    if (!OWN::EARLY)
+        grid_wait();
     int rows = rows_of(counts, p.rows), owned0 = q_start[0], owned1 = q_start[p.n_seqs];
     own_begin(own, (uchar *)(seq + p.n_seqs), rows);
     plan(a, seq, p, q_start, (const int *)(len_p + p.len_off), rows);
@@ -531,6 +538,10 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
     few_ahead h;
     h.item = (int)blockIdx.x;
     ahead_enter(h, a, p, table, wave);
+    ahead_ids(h, a);
+    if (OWN::EARLY)
+        grid_wait();
+    own_first(own);
     int in = 0, out = 0; /* places in the ring */
     NO_UNROLL
     for (; in < STAGES - 1; in++)

@@ -17,8 +17,12 @@
 #define OWN_WAVES 4
 
 struct own_none {
+    enum { EARLY = 0 };
 };
 DEV void own_begin(own_none &, uchar *, int)
+{
+}
+DEV void own_first(own_none &)
 {
 }
 DEV void own_slots(own_none &, int, int)
@@ -49,6 +53,7 @@ template <int D> struct own_pairs {
 };
 
 template <int D> struct own_rows {
+    enum { EARLY = 1 }; /* what says where work is lies in no memory that this run writes */
     const lp_few_rope &p;
     const uchar *k, *v, *pos, *freq, *slots;
     const own_angle *angles; /* [row][pair], in shared memory */
@@ -129,9 +134,8 @@ template <int D> DEV void job_ld(own_rows<D> &o, int job)
         key_ld(o.first, o, row, head);
 }
 
-/* All that does not depend on how work is shared out: angles (in shared memory, so that a barrier comes before anything
- * else of this), slots and the first head to write, for which nobody waits here. The first wave has other things to do.
- */
+/* What does not depend on how work is shared out, nor on the kernel before: angles (in shared memory, so that a barrier
+ * comes before anything else of this) and slots. The first wave has other things to do. */
 template <int D> DEV void own_begin(own_rows<D> &o, uchar *angles, int rows)
 {
     const lp_rope &r = o.p.k;
@@ -141,9 +145,6 @@ template <int D> DEV void own_begin(own_rows<D> &o, uchar *angles, int rows)
     o.slot = -1;
     if (l < cap)
         o.slot = *(const int *)(o.slots + r.slots.off + l * r.slots.s0);
-    o.job = ((int)gridDim.x - 1 - (int)blockIdx.x) * OWN_WAVES + t / 32; /* the last blocks have least else to do */
-    if (o.job < 2 * cap * o.p.attn.kv_heads)
-        job_ld(o, o.job);
     for (int j = t - 32; j >= 0 && j < cap * (D / 2); j += 32 * (OWN_WAVES - 1)) {
         int row = j / (D / 2), i = j % (D / 2);
         own_angle x = {0, 0};
@@ -158,6 +159,14 @@ template <int D> DEV void own_begin(own_rows<D> &o, uchar *angles, int rows)
         }
         to[j] = x;
     }
+}
+
+/* Sends for the first head to write. */
+template <int D> DEV void own_first(own_rows<D> &o)
+{
+    o.job = ((int)gridDim.x - 1 - (int)blockIdx.x) * OWN_WAVES + (int)threadIdx.x / 32; /* the last have least to do */
+    if (o.job < 2 * o.p.k.rows.cap * o.p.attn.kv_heads)
+        job_ld(o, o.job);
 }
 
 template <int D> DEV void own_slots(own_rows<D> &o, int rows, int block_log)

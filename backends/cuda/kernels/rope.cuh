@@ -12,8 +12,12 @@ DEV void turn(int pos, float freq, float &sine, float &cosine)
     float n = rintf(mul(hi, 0.15915494309189535f));
     float r = fmaf(-n, 6.28318548202514648f, hi);
     r = add(fmaf(n, 1.74845553146e-7f, r), lo);
+#if defined(__CUDA_ARCH__)
+    sincospif(mul(r, 0.31830988618379067f), &sine, &cosine); /* has no way for large arguments: little to fetch */
+#else
     sine = sinf(r);
     cosine = cosf(r);
+#endif
 }
 
 /* The position that pair i uses: sections in order. */
