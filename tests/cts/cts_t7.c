@@ -1,8 +1,8 @@
 /*
- * T7, speed: products for each native weight format at 1, 8, 64 and 512 rows, attention of one row at 1k and 8k tokens,
- * copies. Reports time, rates and the share of the read rate that the device declares (or, where it declares none, that
- * copies within it showed). Nothing fails here; what cannot be measured is skipped. Sizes grow until a run takes some
- * milliseconds, so that slow devices are done soon. SPDX-License-Identifier: Apache-2.0
+ * T7, speed: products for each native weight format at 1, 8, 64, 512 and 8192 rows, attention of one row and of
+ * prompts, copies. Reports time, rates and the share of the read rate that the device declares (or, where it declares
+ * none, that copies within it showed). Nothing fails here; what cannot be measured is skipped. Sizes grow until a run
+ * takes some milliseconds, so that slow devices are done soon. SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
 
@@ -22,7 +22,8 @@
 typedef struct t7 {
     infer_format format;
     uint32_t rows;
-    uint32_t tokens;
+    uint32_t tokens, seqs, heads, kv_heads;
+    int full;         /* the product with fewer rows was as large as they get */
     double read_rate; /* bytes a second: declared, or 0 */
     double measured;  /* by copies within the device, 0: not yet */
 } t7;
@@ -264,16 +265,24 @@ out:
 
 static void matmul_case(cts *c)
 {
-    const t7 *t = c->arg;
+    t7 *t = c->arg;
     char text[96];
     double ns = 0;
     uint64_t k = 256, bytes = 0;
+    if (t->rows > 512) { /* a slow device would be at it for minutes */
+        k = 4096;
+        if (!t->full) {
+            cts_skip(c, "products of 512 rows and K 4096 take too long");
+            return;
+        }
+    }
     for (;; k *= 2) {
         ns = product(c, t, k, &bytes);
         uint64_t next = bytes * 4 + 8 * k * t->rows * 4;
         if (ns <= 0 || ns > LONGEST / 16 || k >= 4096 || next > c->heap->size / 4)
             break;
     }
+    t->full = ns > 0 && k >= 4096;
     if (ns <= 0)
         return;
     double read = (double)bytes * 1e9 / ns, flops = 2.0 * (double)k * (double)k * t->rows / ns;
@@ -282,72 +291,144 @@ static void matmul_case(cts *c)
         text, flops);
 }
 
-/* One row of one sequence; 8 heads of 128 over 2 KV heads, F16 cache. */
-static void attn_case(cts *c)
+/* Attention over an F16 cache, heads of 128: the last `rows` of each sequence's tokens. */
+typedef struct attn_shape {
+    uint32_t heads, kv_heads, seqs, tokens, rows;
+} attn_shape;
+
+/* Numbers from -1 to 1 in F16, each its own. */
+static void fill_f16(cts *c, uint16_t *p, uint64_t n)
 {
-    enum { HEADS = 8, KV_HEADS = 2, D = 128 };
-    const t7 *t = c->arg;
+    for (uint64_t i = 0; i < n; i++)
+        p[i] = infer_f32_to_f16((float)(int32_t)(cts_rand(c) & 0xFFFF) / 32768.0f - 1);
+}
+
+/* ns of one call, 0: skipped or failed. *bytes: of keys and values. */
+static double attention(cts *c, const attn_shape *s, uint64_t *bytes)
+{
+    enum { D = 128 };
     infer_error e = {0};
     infer_kv_spec spec = {.struct_size = sizeof(spec),
                           .kind = INFER_GROUP_FULL,
                           .n_layers = 1,
-                          .n_heads = KV_HEADS,
+                          .n_heads = s->kv_heads,
                           .n_planes = 2,
-                          .planes = {{t->format, D, 1, 0}, {t->format, D, 1, 0}}};
+                          .planes = {{INFER_FMT_F16, D, 1, 0}, {INFER_FMT_F16, D, 1, 0}}};
     infer_kv_answer a = {.struct_size = sizeof(a)};
-    int32_t *table = NULL, len = (int32_t)t->tokens, start[2] = {0, 1};
+    int32_t *table = NULL, *len = infer_calloc(s->seqs, 4), *start = infer_calloc(s->seqs + 1, 4);
+    const uint32_t rows = s->seqs * s->rows;
     op_run o;
-    char text[96];
+    double ns = 0;
     uint64_t qb;
-    uint8_t *q = rows_of(c, INFER_FMT_F32, HEADS, D, &qb), *pool = NULL;
-    NEED(q, "no host memory");
+    uint8_t *q = rows_of(c, INFER_FMT_F32, (uint64_t)rows * s->heads, D, &qb);
+    uint16_t *pool = NULL;
+    NEED(q && len && start, "no host memory");
     if (infer_hal_kv_query(c->dev, &spec, &a, &e) || !a.level) {
         cts_skip(c, "kv_query answers NO");
         goto out;
     }
-    uint32_t n = (t->tokens + a.block_best - 1) / a.block_best;
-    uint64_t bytes = a.block_bytes[0] * n;
+    const uint32_t each = (s->tokens + a.block_best - 1) / a.block_best, n = each * s->seqs;
+    const uint64_t plane = a.block_bytes[0] * n;
     table = infer_realloc_array(NULL, n, sizeof(*table));
-    pool = infer_calloc(1, bytes);
+    pool = infer_malloc(plane);
     NEED(table && pool, "no host memory");
+    fill_f16(c, pool, plane / 2);
     for (uint32_t i = 0; i < n; i++)
-        table[i] = (int32_t)((i * 7919u) % n);
+        table[i] = (int32_t)((i * 7919ull) % n);
+    for (uint32_t i = 0; i < s->seqs; i++) {
+        len[i] = (int32_t)s->tokens;
+        start[i + 1] = (int32_t)(s->rows * (i + 1));
+    }
     op_begin(&o, INFER_OP_ATTN_PAGED);
-    infer_tensor_desc pt = infer_tensor_make(t->format, 4, n, KV_HEADS, a.block_best, D);
+    infer_tensor_desc pt = infer_tensor_make(INFER_FMT_F16, 4, n, s->kv_heads, a.block_best, D);
     pt.layout = a.layout;
-    NEED(op_operand(c, &o, 0, infer_tensor_make(INFER_FMT_F32, 3, 1, HEADS, D, 1), qb, q) &&
-             op_operand(c, &o, 0, pt, bytes, pool) && op_operand(c, &o, 0, pt, bytes, pool) &&
-             op_operand(c, &o, 0, infer_tensor_make(INFER_FMT_I32, 2, 1, n, 1, 1), n * 4ull, table) &&
-             op_operand(c, &o, 0, infer_tensor_make(INFER_FMT_I32, 1, 1, 1, 1, 1), 4, &len) &&
-             op_operand(c, &o, 0, infer_tensor_make(INFER_FMT_I32, 1, 2, 1, 1, 1), 8, start) &&
-             op_operand(c, &o, 1, infer_tensor_make(INFER_FMT_F32, 3, 1, HEADS, D, 1), qb, NULL),
+    const infer_tensor_desc qt = infer_tensor_make(INFER_FMT_F32, 3, rows, s->heads, D, 1);
+    NEED(op_operand(c, &o, 0, qt, qb, q) && op_operand(c, &o, 0, pt, plane, pool) &&
+             op_operand(c, &o, 0, pt, plane, pool) &&
+             op_operand(c, &o, 0, infer_tensor_make(INFER_FMT_I32, 2, s->seqs, each, 1, 1), n * 4ull, table) &&
+             op_operand(c, &o, 0, infer_tensor_make(INFER_FMT_I32, 1, s->seqs, 1, 1, 1), s->seqs * 4ull, len) &&
+             op_operand(c, &o, 0, infer_tensor_make(INFER_FMT_I32, 1, s->seqs + 1, 1, 1, 1), s->seqs * 4ull + 4,
+                        start) &&
+             op_operand(c, &o, 1, qt, qb, NULL),
          "operands");
     o.attn = (infer_attrs_attn){.struct_size = sizeof(o.attn),
-                                .kind = INFER_ATTN_DECODE,
+                                .kind = s->rows > 1 ? INFER_ATTN_PREFILL : INFER_ATTN_DECODE,
+                                .mask = INFER_MASK_CAUSAL,
                                 .scale = 0.088f,
-                                .n_heads = HEADS,
+                                .n_heads = s->heads,
                                 .kv = {.struct_size = sizeof(o.attn.kv),
                                        .layout = a.layout,
-                                       .k_format = t->format,
-                                       .v_format = t->format,
-                                       .n_kv_heads = KV_HEADS,
+                                       .k_format = INFER_FMT_F16,
+                                       .v_format = INFER_FMT_F16,
+                                       .n_kv_heads = s->kv_heads,
                                        .k_width = D,
                                        .v_width = D,
                                        .block_size = a.block_best,
                                        .n_blocks = n}};
     o.d.attrs = &o.attn;
     o.d.attrs_size = sizeof(o.attn);
-    double ns = op_ready(c, &o) ? time_of(c, op_once, &o) : 0;
-    if (ns <= 0)
-        goto out;
-    double rate = 2 * (double)bytes * 1e9 / ns;
-    share(t, rate, text, sizeof(text));
-    say(c, "8 heads over 2 of 128, %u tokens: %.1f us, cache at %.2f GB/s%s", t->tokens, ns / 1e3, rate / 1e9, text);
+    ns = op_ready(c, &o) ? time_of(c, op_once, &o) : 0;
+    *bytes = 2 * plane;
 out:
     free_bufs(c);
     infer_free(q);
+    infer_free(len);
+    infer_free(start);
     infer_free(table);
     infer_free(pool);
+    return ns;
+}
+
+static int cache_fits(const cts *c, const attn_shape *s)
+{
+    return 2ull * s->seqs * s->tokens * s->kv_heads * 128 * 2 < c->heap->size / 4;
+}
+
+/* Decoding: one row a sequence. Sequences grow, then their tokens, to what was asked. */
+static void decode_case(cts *c)
+{
+    const t7 *t = c->arg;
+    attn_shape s = {.heads = t->heads, .kv_heads = t->kv_heads, .seqs = 1, .tokens = t->tokens, .rows = 1};
+    char text[96];
+    uint64_t bytes = 0;
+    double ns = 0;
+    if (t->seqs > 1)
+        s.tokens = 128;
+    for (;;) {
+        ns = attention(c, &s, &bytes);
+        attn_shape next = s;
+        if (s.seqs < t->seqs)
+            next.seqs *= 4;
+        else
+            next.tokens *= 2;
+        if (ns <= 0 || ns > LONGEST / 16 || next.tokens > t->tokens || !cache_fits(c, &next))
+            break;
+        s = next;
+    }
+    if (ns <= 0)
+        return;
+    double rate = (double)bytes * 1e9 / ns;
+    share(t, rate, text, sizeof(text));
+    say(c, "%u heads over %u of 128, %u times %u tokens: %.1f us, cache at %.2f GB/s%s", s.heads, s.kv_heads, s.seqs,
+        s.tokens, ns / 1e3, rate / 1e9, text);
+}
+
+/* A prompt, all rows; the causal half of the products is counted. */
+static void prompt_case(cts *c)
+{
+    const t7 *t = c->arg;
+    attn_shape s = {.heads = t->heads, .kv_heads = t->kv_heads, .seqs = 1, .tokens = 32, .rows = 32};
+    uint64_t bytes = 0;
+    double ns = 0;
+    for (;;) {
+        ns = attention(c, &s, &bytes);
+        if (ns <= 0 || ns > LONGEST / 16 || s.tokens >= t->tokens)
+            break;
+        s.tokens = s.rows = 2 * s.tokens;
+    }
+    if (ns > 0)
+        say(c, "%u heads over %u of 128, %u tokens: %.1f us, %.1f GFLOP/s", s.heads, s.kv_heads, s.tokens, ns / 1e3,
+            2.0 * 128 * s.heads * (double)s.tokens * s.tokens / ns);
 }
 
 /* Nothing fails: what could not be measured is skipped with its reason. */
@@ -369,11 +450,12 @@ UNFAILING(copy_device)
 UNFAILING(copy_upload)
 UNFAILING(copy_download)
 UNFAILING(matmul_case)
-UNFAILING(attn_case)
+UNFAILING(decode_case)
+UNFAILING(prompt_case)
 
 void cts_t7(cts_run *r)
 {
-    static const uint32_t rows[] = {1, 8, 64, 512}, tokens[] = {1024, 8192};
+    static const uint32_t rows[] = {1, 8, 64, 512, 8192}, tokens[] = {1024, 8192};
     t7 t = {.format = INFER_FMT_F16};
     char name[64];
     if (!r->dev)
@@ -383,11 +465,20 @@ void cts_t7(cts_run *r)
     cts_case_run(r, 7, "t7.copy.device", run_copy_device, 1, &t);
     cts_case_run(r, 7, "t7.copy.upload", run_copy_upload, 1, &t);
     cts_case_run(r, 7, "t7.copy.download", run_copy_download, 1, &t);
+    t.heads = 8, t.kv_heads = 2, t.seqs = 1;
     for (size_t i = 0; i < 2; i++) {
         t.tokens = tokens[i];
         snprintf(name, sizeof(name), "t7.attn.%u", t.tokens);
-        cts_case_run(r, 7, name, run_attn_case, 1, &t);
+        cts_case_run(r, 7, name, run_decode_case, 1, &t);
     }
+    t.heads = 32, t.kv_heads = 8, t.seqs = 64; /* those of a model of 8 billion */
+    for (size_t i = 0; i < 2; i++) {
+        t.tokens = tokens[i];
+        snprintf(name, sizeof(name), "t7.attn.64x%u", t.tokens);
+        cts_case_run(r, 7, name, run_decode_case, 1, &t);
+    }
+    t.tokens = 16384;
+    cts_case_run(r, 7, "t7.attn.prompt.16384", run_prompt_case, 1, &t);
     for (t.format = 1; t.format < INFER_FMT_COUNT; t.format++) {
         const infer_format_info *f = infer_format_get(t.format);
         if (!f || !f->pack || t.format == INFER_FMT_F64 || !(f->is_float || f->block_elems >= 32) ||
