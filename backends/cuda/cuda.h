@@ -329,7 +329,10 @@ int cuda_ring_takes(const infer_device *dev, const infer_op_desc *op, uint32_t w
 /* The launch of a product, or of several, as launch_fill_product and launch_fill_products have filled them in; with the
  * norm that the call's queue keeps, if it does. */
 infer_status cuda_ring_one(launch_call *c, infer_format f, const lp_mm *m, const int which[10]);
-infer_status cuda_ring_several(launch_call *c, infer_format f, const lp_mms *m, const int which[11]);
+/* g: the format of a third weight, as cuda_ring_mixes allows; else f. */
+infer_status cuda_ring_several(launch_call *c, infer_format f, infer_format g, const lp_mms *m, const int which[11]);
+/* Whether one launch takes the weights of a QKV of which only the third has another format. */
+int cuda_ring_mixes(const infer_device *dev, const infer_op_desc *op);
 
 /* ---- cuda_prog.c ---- */
 

@@ -80,6 +80,7 @@
     X(ring, ring_q4_0)                                                                                                 \
     X(ring, ring_q4_1)                                                                                                 \
     X(ring, ring_q4_k)                                                                                                 \
+    X(ring, ring_q4_k_q6_k)                                                                                            \
     X(ring, ring_q6_k)                                                                                                 \
     X(attn, attention_1)                                                                                               \
     X(attn, attention_2)                                                                                               \

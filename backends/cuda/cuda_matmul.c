@@ -144,7 +144,7 @@ static infer_status multiply_several(launch_call *c, uint32_t n, int bias, int y
     if (cuda_gemm_takes(c->dev, c->op, 1, p.rows.cap))
         return cuda_gemm_several(c, w, &p, which, gemm_at(c->op));
     if (cuda_ring_takes(c->dev, c->op, 1))
-        return cuda_ring_several(c, w, &p, which);
+        return cuda_ring_several(c, w, n > 2 ? launch_tensor_desc(c->op, 3)->format : w, &p, which);
     if (streams(c->dev, w, p.k, p.wide)) {
         int64_t tiles = 0;
         for (uint32_t k = 0; k < (act ? 1 : n); k++)
@@ -159,12 +159,15 @@ static infer_status multiply_several(launch_call *c, uint32_t n, int bias, int y
                      cuda_walked(cuda_div_up(p.rows.cap, r)), 1, WAVE, parts, WAVES / parts);
 }
 
-/* Whether the n weights from operand 1 on are of one format and layout, and one launch takes them. */
+/* Whether one launch takes the n weights from operand 1 on: they are of one format and layout, or nearly. */
 static int joins(const infer_device *dev, const infer_op_desc *op, uint32_t n)
 {
     const infer_tensor_desc *first = launch_tensor_desc(op, 1);
     infer_format w = first->format;
     int64_t rows = launch_tensor_desc(op, 0)->shape[0];
+    if (n > 2 && w != launch_tensor_desc(op, 3)->format && cuda_ring_mixes(dev, op) &&
+        !cuda_gemm_takes(dev, op, 1, rows))
+        return 1;
     for (uint32_t i = 2; i <= n; i++)
         if (launch_tensor_desc(op, i)->format != w || launch_tensor_desc(op, i)->layout != first->layout)
             return 0;

@@ -15,6 +15,13 @@ typedef struct ring_row {
 #define ROW(id, name) [INFER_FMT_##id] = {CUDA_K_ring_##name, PACKED_UNIT_##id, PACKED_STEP_##id},
 static const ring_row kernels_of[INFER_FMT_COUNT] = {CUDA_RING_FORMATS(ROW)};
 
+/* The kernel that takes weights of f and a third one of g; 0: none. */
+static uint32_t kernel_with(const infer_device *dev, infer_format f, infer_format g)
+{
+    return f == INFER_FMT_Q4_K && g == INFER_FMT_Q6_K && dev->kernels[CUDA_K_ring_q4_k_q6_k] ? CUDA_K_ring_q4_k_q6_k
+                                                                                             : 0;
+}
+
 int cuda_rings(const infer_device *dev, infer_format f)
 {
     return f < INFER_FMT_COUNT && kernels_of[f].unit && dev->kernels[kernels_of[f].kernel];
@@ -51,17 +58,25 @@ int cuda_ring_fits(const infer_device *dev, infer_format f, int64_t k)
     return k <= INT32_MAX / 64 && held_of(dev, &kernels_of[f], (int32_t)k, 1, &slots, &bytes) == 1;
 }
 
+int cuda_ring_mixes(const infer_device *dev, const infer_op_desc *op)
+{
+    const infer_format f = launch_tensor_desc(op, 1)->format, g = launch_tensor_desc(op, 3)->format;
+    return op->op == INFER_OP_QKV && launch_tensor_desc(op, 2)->format == f && cuda_ring_takes(dev, op, 1) &&
+           cuda_ring_takes(dev, op, 2) && cuda_ring_takes(dev, op, 3) && kernel_with(dev, f, g);
+}
+
 /* The products' outputs and operands are of rank 2, and so lines. */
 static lp_line line_of(const lp_tensor *t)
 {
     return (lp_line){.off = t->off, .step = t->s0, .fmt = t->fmt};
 }
 
-/* which: of x, three weights, five of b, three of y. */
-static infer_status ring(launch_call *c, infer_format f, lp_ring *p, const lp_tensor *x, const int which[12])
+/* which: of x, three weights, five of b, three of y. g: the third weight's format, f as a rule. */
+static infer_status ring(launch_call *c, infer_format f, infer_format g, lp_ring *p, const lp_tensor *x,
+                         const int which[12])
 {
     infer_queue *queue = c->to;
-    const ring_row *row = &kernels_of[f];
+    const ring_row *row = &kernels_of[f], *last = &kernels_of[g];
     cuda_norm *norm = &queue->norm;
     int list[14];
     cuda_launch l;
@@ -80,16 +95,25 @@ static infer_status ring(launch_call *c, infer_format f, lp_ring *p, const lp_te
         p->eps = norm->p.eps;
         p->offset = norm->p.offset;
     }
-    uint32_t shared;
+    uint32_t shared, last_shared = 0;
+    uint32_t grid = c->dev->tune.sms < units ? c->dev->tune.sms : units;
     p->held = held_of(c->dev, row, p->k, p->rows.cap, &p->slots, &shared);
-    cuda_launch_init(&l, c, row->kernel, list, 14, p, sizeof *p);
-    l.shared = shared;
+    if (f != g) { /* blocks by bytes */
+        grid = grid < 2 ? 2 : grid;
+        const int32_t held = held_of(c->dev, last, p->k, p->held, &p->last_slots, &last_shared);
+        p->held = held_of(c->dev, row, p->k, held, &p->slots, &shared);
+        const uint64_t mine = (packed_bytes(f, p->n[0], p->k) + packed_bytes(f, p->n[1], p->k)) * grid,
+                       all = mine / grid + packed_bytes(g, p->n[2], p->k);
+        p->split = (int32_t)(mine / all);
+        p->split = p->split < 1 ? 1 : p->split < (int32_t)grid ? p->split : (int32_t)grid - 1;
+    }
+    cuda_launch_init(&l, c, f == g ? row->kernel : kernel_with(c->dev, f, g), list, 14, p, sizeof *p);
+    l.shared = shared > last_shared ? shared : last_shared;
     if (makes_norm) {
         l.ptr[0] = norm->x;
         l.ptr[12] = norm->w;
         norm->kept--;
     }
-    uint32_t grid = c->dev->tune.sms < units ? c->dev->tune.sms : units;
     return cuda_emit(c, &l, grid ? grid : 1, 1, 1, RING_THREADS, 1, 1);
 }
 
@@ -115,10 +139,10 @@ infer_status cuda_ring_one(launch_call *c, infer_format f, const lp_mm *m, const
     }
     const int list[12] = {which[0], which[1], -2,       -2,       which[3], which[4],
                           which[5], which[6], which[7], which[8], -2,       -2};
-    return ring(c, f, &p, &m->x, list);
+    return ring(c, f, f, &p, &m->x, list);
 }
 
-infer_status cuda_ring_several(launch_call *c, infer_format f, const lp_mms *m, const int which[11])
+infer_status cuda_ring_several(launch_call *c, infer_format f, infer_format g, const lp_mms *m, const int which[11])
 {
     lp_ring p = {.rows = m->rows,
                  .k = m->k,
@@ -134,5 +158,5 @@ infer_status cuda_ring_several(launch_call *c, infer_format f, const lp_mms *m, 
     }
     const int list[12] = {which[0], which[1], which[2], which[3], which[4], which[5],
                           which[6], -2,       -2,       which[7], which[8], which[9]};
-    return ring(c, f, &p, &m->x, list);
+    return ring(c, f, g, &p, &m->x, list);
 }

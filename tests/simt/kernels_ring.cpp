@@ -12,4 +12,5 @@ SIMT_KERNEL(ring_q4_0)
 SIMT_KERNEL(ring_q4_1)
 SIMT_KERNEL(ring_q4_k)
 SIMT_KERNEL(ring_q6_k)
+SIMT_KERNEL(ring_q4_k_q6_k)
 #endif

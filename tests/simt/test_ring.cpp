@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "packed_text.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -28,7 +29,8 @@ struct problem {
     int kind, norm; /* norm: 0 none, 1 with weights, 2 without */
     int steps;      /* of the epilogue: 0 none, 1 residual, 2 bias, activation, factor, product; 3 biases */
     int grid, slots, x_fmt, gap;
-    float size; /* of x */
+    float size;    /* of x */
+    int split = 0; /* blocks for the first two weights; the third is Q6_K */
 };
 
 lp_line line(int64_t bytes, int fmt)
@@ -46,6 +48,7 @@ double silu(double v)
 
 void check(const format_row &f, const problem &q)
 {
+    const format_row &last = q.split ? formats[7] : f;
     const int steps = (q.k + f.unit - 1) / f.unit, glu = q.kind == RING_GLU, outputs = q.kind == RING_SIDE ? 3 : 1;
     const int x_bytes = q.x_fmt == INFER_FMT_F32 ? 4 : 2;
     int count[3] = {-1, q.rows, -1};
@@ -81,12 +84,15 @@ void check(const format_row &f, const problem &q)
     p.offset = 0.5f;
     p.held = q.held;
     p.slots = q.slots;
+    p.split = q.split;
+    p.last_slots = q.slots + 1;
     p.act = INFER_ACT_SILU;
     p.scale = q.steps == 2 ? 2.0f : 1.0f;
     void *b[5] = {};
     for (int i = 0; i < 3 && q.n[i]; i++) {
-        w[i].resize((size_t)((q.n[i] + 15) / 16) * steps * f.step);
-        fill(f, w[i]);
+        const format_row &mine = i == 2 ? last : f;
+        w[i].resize((size_t)((q.n[i] + 15) / 16) * steps * mine.step);
+        fill(mine, w[i]);
         p.n[i] = q.n[i];
         if (i < outputs) {
             p.y[i] = line(4 * (int64_t)(q.n[i] + 1), INFER_FMT_F32);
@@ -117,11 +123,12 @@ void check(const format_row &f, const problem &q)
         p.epi_kind[2] = INFER_EPI_SCALE;
         p.epi_factor[2] = 0.5f;
     }
-    const size_t shared = RING_FIXED + (size_t)q.held * (RING_SUMS + RING_SIZE((size_t)steps * f.unit / 32)) +
-                          (size_t)q.slots * RING_STEPS((size_t)f.step) * (size_t)f.step;
+    const size_t ring = std::max((size_t)q.slots * RING_STEPS((size_t)f.step) * (size_t)f.step,
+                                 (size_t)(q.slots + 1) * RING_STEPS((size_t)last.step) * (size_t)last.step);
+    const size_t shared = RING_FIXED + (size_t)q.held * (RING_SUMS + RING_SIZE((size_t)steps * f.unit / 32)) + ring;
     for (int turn = 0; turn < 2; turn++) {
         simt::reverse = turn;
-        std::string name = std::string("ring_") + f.name;
+        std::string name = std::string("ring_") + f.name + (q.split ? "_q6_k" : "");
         void *m[] = {x0,   w[0].data(),       w[1].data(),       w[2].data(),       b[0],        b[1], b[2], b[3],
                      b[4], y[0][turn].data(), y[1][turn].data(), y[2][turn].data(), norm.data(), count};
         simt::start({name.c_str(), m, &p, dim3((uint32_t)q.grid), dim3(RING_THREADS), shared});
@@ -144,7 +151,7 @@ void check(const format_row &f, const problem &q)
                 double v = 0, up = 0, terms = 0;
                 for (int k = 0; k < q.k; k++) {
                     double x1 = xv[(size_t)r * q.k + k] * inv * (q.norm == 1 ? norm[k] + 0.5 : 1);
-                    double t = x1 * element(f, w[i], q.k, c, k);
+                    double t = x1 * element(i == 2 ? last : f, w[i], q.k, c, k);
                     v += t;
                     terms += t * t;
                     if (glu)
@@ -205,6 +212,13 @@ int main()
         {2, 2, 2, 256, {20, 0, 0}, one, 0, 0, 1, 2, f32, 0, 1e-12f},
         {2, 2, 2, 256, {20, 0, 0}, one, 1, 0, 1, 2, f32, 0, 1e6f},
     };
+    const problem mixed[] = {
+        {1, 1, 1, 768, {40, 20, 50}, side, 1, 3, 3, 2, f32, 0, 1, 2},
+        {3, 4, 4, 512, {150, 34, 16}, side, 2, 0, 3, 2, f32, 0, 1, 1},
+        {0, 1, 1, 1024, {200, 100, 100}, side, 0, 0, 2, 2, f32, 0, 1, 1},
+    };
+    for (const problem &q : mixed)
+        check(formats[6], q);
     for (const format_row &f : formats)
         for (problem q : problems) {
             check(f, q);

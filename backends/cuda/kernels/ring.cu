@@ -8,6 +8,7 @@
  * the first sum are as good as few bytes. So a kernel is one format's, and x in whole lines has a way of its own.
  *
  * ring_F   arguments: x; weights; biases or the first's bias and epilogue operands; outputs; norm's weights; counts.
+ * ring_F_G   the third weight is of format G: the first p.split blocks do the others
  *   block  RING_THREADS
  *   grid   x walks panels: as many blocks as are resident together
  *   shared RING_FIXED + held * (RING_SUMS + RING_SIZE) + slots * RING_STEPS * step
@@ -25,10 +26,12 @@ DEV int panels_of(int n)
     return (n + PACKED_ROWS - 1) / PACKED_ROWS;
 }
 
-/* The weight and panel that unit u, part h is. */
-DEV int weight_of(const lp_ring &p, int u, int h, int *panel)
+/* The weight and panel that unit u, part h is. third: of that weight alone. */
+DEV int weight_of(const lp_ring &p, int third, int u, int h, int *panel)
 {
     *panel = u;
+    if (third)
+        return 2;
     if (p.kind != RING_SIDE)
         return h;
     int first = panels_of(p.n[0]), second = panels_of(p.n[1]);
@@ -48,7 +51,8 @@ struct ring_block {
     mbar *full, *empty, *sums_full, *sums_empty;
     float *part, *sums; /* sums: [slot][wave][row of x][16] */
     uchar *x, *slots;
-    int held, units, parts, steps; /* rows of x that there is room for; units: a panel, or gate's and up's */
+    int held, units, parts, steps;  /* rows of x that there is room for; units: a panel, or gate's and up's */
+    int me, blocks, third, n_slots; /* this block among those that share the units; of the third weight alone */
 };
 
 /* Scale, bias and epilogue on a sum. */
@@ -76,26 +80,26 @@ DEV void copies_end(const ring_block &b, int n)
 template <int FMT> DEV void copier(const ring_block &b, const ring_args &a, const lp_ring &p)
 {
     typedef ring_of<FMT> F;
-    int s = 0, turn = 1, rows = -1, first = p.slots;
+    int s = 0, turn = 1, rows = -1, first = b.n_slots;
     for (int r0 = 0; r0 == 0 || r0 < rows; r0 += b.held) {
-        for (int u = (int)blockIdx.x; u < b.units; u += (int)gridDim.x)
+        for (int u = b.me; u < b.units; u += b.blocks)
             for (int h = 0; h < b.parts; h++) {
-                int panel, i = weight_of(p, u, h, &panel);
+                int panel, i = weight_of(p, b.third, u, h, &panel);
                 const uchar *w = third(i, a.w[0], a.w[1], a.w[2]) + third(i, p.w_off[0], p.w_off[1], p.w_off[2]) +
                                  (int64_t)panel * b.steps * F::BYTES;
                 for (int k = 0; k < b.steps; k += F::STEPS) {
                     int n = (b.steps - k < F::STEPS ? b.steps - k : F::STEPS) * F::BYTES;
-                    if (first > 0 && first <= p.slots - F::AHEAD) /* more under way would be in x's way */
-                        mbar_wait(b.full + p.slots - first - F::AHEAD, 0);
+                    if (first > 0 && first <= b.n_slots - F::AHEAD) /* more under way would be in x's way */
+                        mbar_wait(b.full + b.n_slots - first - F::AHEAD, 0);
                     if (first-- == 0) { /* the ring is full: now there is time to ask */
                         rows = rows_of(a.counts, p.rows);
                         if (rows <= 0)
-                            return copies_end(b, p.slots);
+                            return copies_end(b, b.n_slots);
                     }
                     mbar_wait(b.empty + s, turn);
                     mbar_expect(b.full + s, n);
                     bulk_copy(b.slots + s * F::STEPS * F::BYTES, w + k * F::BYTES, n, b.full + s, true);
-                    if (++s == p.slots) {
+                    if (++s == b.n_slots) {
                         s = 0;
                         turn ^= 1;
                     }
@@ -104,7 +108,7 @@ template <int FMT> DEV void copier(const ring_block &b, const ring_args &a, cons
         if (rows < 0) {
             rows = rows_of(a.counts, p.rows);
             if (rows <= 0)
-                return copies_end(b, p.slots - first);
+                return copies_end(b, b.n_slots - first);
         }
     }
 }
@@ -117,12 +121,12 @@ DEV void ender(const ring_block &b, const ring_args &a, const lp_ring &p, int me
     int turn = 0, count = 0;
     grid_wait();
     for (int r0 = 0; r0 < rows; r0 += b.held)
-        for (int u = (int)blockIdx.x; u < b.units; u += (int)gridDim.x) {
+        for (int u = b.me; u < b.units; u += b.blocks) {
             if (count++ % RING_ENDS != me)
                 continue;
             float gate0 = 0, gate1 = 0;
             for (int h = 0; h < b.parts; h++) {
-                int panel, i = weight_of(p, u, h, &panel), slot = 2 * me + h;
+                int panel, i = weight_of(p, b.third, u, h, &panel), slot = 2 * me + h;
                 const float *from = b.sums + slot * (RING_WAVES * 16) * b.held + lane;
                 const int col = panel * PACKED_ROWS + lane % 16;
                 const bool column = col < p.n[i];
@@ -193,7 +197,7 @@ template <int FMT> DEV void adder(const ring_block &b, const ring_args &a, const
             const int r = i * F::ROWS + t * F::ROWS / 4;
             by[i] = r < n_rows ? scales[r] * (F::CODES && t % 2 == 0 ? 65536.0f : 1.0f) : 0.0f;
         }
-        for (int u = (int)blockIdx.x; u < b.units; u += (int)gridDim.x) {
+        for (int u = b.me; u < b.units; u += b.blocks) {
             for (int h = 0; h < b.parts; h++) {
                 float d[GROUPS][4] = {};
                 for (int k = 0; k < b.steps; k += F::STEPS) {
@@ -225,7 +229,7 @@ template <int FMT> DEV void adder(const ring_block &b, const ring_args &a, const
                     wave_sync();
                     if (lane == 0)
                         mbar_arrive(b.empty + slot);
-                    if (++slot == p.slots) {
+                    if (++slot == b.n_slots) {
                         slot = 0;
                         turn ^= 1;
                     }
@@ -257,7 +261,8 @@ template <int FMT> DEV void adder(const ring_block &b, const ring_args &a, const
     }
 }
 
-template <int FMT> DEV void ring(const ring_args &a, const lp_ring &p)
+/* third: the blocks from p.split on, which have the third weight; others have all that these do not. */
+template <int FMT> DEV void ring(const ring_args &a, const lp_ring &p, int third = 0)
 {
     typedef ring_of<FMT> F;
     SHARED_DYN(mem);
@@ -270,7 +275,12 @@ template <int FMT> DEV void ring(const ring_args &a, const lp_ring &p)
     b.part = (float *)(mem + 512);
     b.sums = (float *)(mem + RING_FIXED);
     b.held = p.held;
-    b.units = panels_of(p.n[0]) + (p.kind == RING_SIDE ? panels_of(p.n[1]) + panels_of(p.n[2]) : 0);
+    b.third = third;
+    b.me = (int)blockIdx.x - (third ? p.split : 0);
+    b.blocks = third ? (int)gridDim.x - p.split : p.split ? p.split : (int)gridDim.x;
+    b.n_slots = third ? p.last_slots : p.slots;
+    const int last = p.kind == RING_SIDE && (third || !p.split) ? panels_of(p.n[2]) : 0;
+    b.units = third ? last : panels_of(p.n[0]) + (p.kind == RING_SIDE ? panels_of(p.n[1]) : 0) + last;
     b.parts = p.kind == RING_GLU ? 2 : 1;
     b.steps = (p.k + 32 * F::K32 - 1) / (32 * F::K32);
     b.x = mem + RING_FIXED + b.held * RING_SUMS;
@@ -295,15 +305,16 @@ template <int FMT> DEV void ring(const ring_args &a, const lp_ring &p)
         copier<FMT>(b, a, p);
 }
 
-#define RING(F, ID)                                                                                                    \
+#define RING_KERNEL(name, ...)                                                                                         \
     extern "C" __global__ void __launch_bounds__(RING_THREADS, 1)                                                      \
-        ring_##F(const uchar *x, const uchar *w0, const uchar *w1, const uchar *w2, const uchar *b0, const uchar *b1,  \
-                 const uchar *b2, const uchar *b3, const uchar *b4, uchar *y0, uchar *y1, uchar *y2,                   \
-                 const uchar *norm, const uchar *counts, GRID_CONSTANT const lp_ring p)                                \
+        name(const uchar *x, const uchar *w0, const uchar *w1, const uchar *w2, const uchar *b0, const uchar *b1,      \
+             const uchar *b2, const uchar *b3, const uchar *b4, uchar *y0, uchar *y1, uchar *y2, const uchar *norm,    \
+             const uchar *counts, GRID_CONSTANT const lp_ring p)                                                       \
     {                                                                                                                  \
         ring_args a = {x, {w0, w1, w2}, {b0, b1, b2, b3, b4}, norm, counts, {y0, y1, y2}};                             \
-        ring<INFER_FMT_##ID>(a, p);                                                                                    \
+        __VA_ARGS__;                                                                                                   \
     }
+#define RING(F, ID) RING_KERNEL(ring_##F, ring<INFER_FMT_##ID>(a, p))
 RING(bf16, BF16)
 RING(f16, F16)
 RING(e4m3, F8_E4M3)
@@ -312,5 +323,6 @@ RING(q4_0, Q4_0)
 RING(q4_1, Q4_1)
 RING(q4_k, Q4_K)
 RING(q6_k, Q6_K)
+RING_KERNEL(ring_q4_k_q6_k, (int)blockIdx.x < p.split ? ring<INFER_FMT_Q4_K>(a, p) : ring<INFER_FMT_Q6_K>(a, p, 1))
 
 #endif
