@@ -6,7 +6,7 @@
  * Settings (host->config_get; all others are read by the inner backend through it):
  *   wrap PATH             module file of the backend to decorate (or infer_fault_control()->wrap)
  *   fail CLASS:N[:STATUS] see infer_fault_api.arm; STATUS a number of status.h
- *   delay CLASS:NS        see infer_fault_api.delay
+ *   delay CLASS:NS[:N]    see infer_fault_api.delay; with N only one call, after N others
  * Read when a device is opened. Without a backend to wrap the plugin declines.
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,6 +33,7 @@ typedef struct fault_class {
     uint64_t armed; /* 1: the next call fails, 2: the one after, …; 0: none */
     infer_status status;
     uint64_t delay_ns;
+    uint64_t delay_at; /* only this call; 0: each */
 } fault_class;
 
 /* All of the decorator's state. */
@@ -91,7 +92,8 @@ static infer_status decide(uint32_t c)
         else if (infer_status_radius(s) == 3)
             st.queue_failed = s;
     }
-    uint64_t n = st.cls[c].calls, ns = st.cls[c].delay_ns;
+    const fault_class *f = &st.cls[c];
+    uint64_t n = f->calls, ns = f->delay_at && f->delay_at != n ? 0 : f->delay_ns;
     const infer_host *host = st.real;
     pthread_mutex_unlock(&st.lock);
     if (ns) {
@@ -165,6 +167,7 @@ static void ctl_delay(uint32_t cls, uint64_t ns)
 {
     pthread_mutex_lock(&st.lock);
     st.cls[cls].delay_ns = ns;
+    st.cls[cls].delay_at = 0;
     pthread_mutex_unlock(&st.lock);
 }
 
@@ -216,7 +219,7 @@ static infer_status setting(const infer_host *host, const char *key, uint32_t *c
             *m = strtoll(end + 1, &end, 10);
     }
     if (!end || *end || end == s + len + 1) {
-        host->status_detail(host->ctx, INFER_E_INVALID, "fault: settings fail and delay are CLASS:NUMBER[:STATUS]");
+        host->status_detail(host->ctx, INFER_E_INVALID, "fault: settings fail and delay are CLASS:NUMBER[:NUMBER]");
         return INFER_E_INVALID;
     }
     return INFER_OK;
@@ -233,6 +236,11 @@ static infer_status take_settings(const infer_host *host)
         s = setting(host, "delay", &cls, &n, &m);
     if (!s && cls < INFER_FAULT_N)
         ctl_delay(cls, n < 0 ? 0 : (uint64_t)n);
+    if (!s && cls < INFER_FAULT_N && m > 0) {
+        pthread_mutex_lock(&st.lock);
+        st.cls[cls].delay_at = (uint64_t)m + 1;
+        pthread_mutex_unlock(&st.lock);
+    }
     return s;
 }
 
