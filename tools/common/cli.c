@@ -144,31 +144,57 @@ static size_t put_quoted(char *line, size_t n, size_t cap, const char *s)
     return n;
 }
 
-void cli_log_sink(void *user, int level, const char *area, const char *text)
+static size_t put_field(char *line, size_t n, size_t cap, const cli_field *f)
+{
+    size_t name = strlen(f->name), most = f->text ? 6 * strlen(f->text) : 32;
+    if (n + name + most + 16 > cap) /* a long text is left out whole */
+        return n;
+    n += (size_t)snprintf(line + n, cap - n, log_json ? ",\"%s\":" : " %s=", f->name);
+    if (!f->text)
+        return n + (size_t)snprintf(line + n, cap - n, "%.10g", f->number);
+    int plain = !log_json && *f->text && !f->text[strcspn(f->text, " \t\"\\=")] && utf8_valid(f->text, strlen(f->text));
+    for (const char *s = f->text; plain && *s; s++)
+        plain = (unsigned char)*s > 32 && *s != 127;
+    if (plain)
+        return n + (size_t)snprintf(line + n, cap - n, "%s", f->text);
+    line[n++] = '"';
+    n = put_quoted(line, n, cap, f->text);
+    line[n++] = '"';
+    return n;
+}
+
+static void log_line(int level, const char *area, const char *text, const cli_field *fields, size_t n_fields)
 {
     static const char *const names[] = {"error", "warn", "info", "debug"};
-    (void)user;
-    if (level > cli_log_level)
-        return;
+    enum { TEXT = 2048, WHOLE = 4096 };
     struct timespec ts;
     struct tm tm;
-    char when[32], line[2048];
+    char when[32], line[WHOLE];
     clock_gettime(CLOCK_REALTIME, &ts);
     gmtime_r(&ts.tv_sec, &tm);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
     const char *name = names[level < 0 ? 0 : level > 3 ? 3 : level];
-    int n = snprintf(line, sizeof line,
+    int n = snprintf(line, TEXT,
                      log_json ? "{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"area\":\"%s\",\"msg\":\""
                               : "time=%s.%03ldZ level=%s area=%s msg=\"",
                      when, ts.tv_nsec / 1000000, name, area);
-    if (n < 0 || (size_t)n >= sizeof line)
+    if (n < 0 || n >= TEXT)
         return;
-    size_t end = put_quoted(line, (size_t)n, sizeof line, text);
+    size_t end = put_quoted(line, (size_t)n, TEXT, text);
     line[end++] = '"';
+    for (size_t i = 0; i < n_fields; i++)
+        end = put_field(line, end, WHOLE - 2, &fields[i]);
     if (log_json)
         line[end++] = '}';
     line[end++] = '\n';
     fwrite(line, 1, end, stderr);
+}
+
+void cli_log_sink(void *user, int level, const char *area, const char *text)
+{
+    (void)user;
+    if (level <= cli_log_level)
+        log_line(level, area, text, NULL, 0);
 }
 
 void cli_log(int level, const char *area, const char *fmt, ...)
@@ -180,5 +206,11 @@ void cli_log(int level, const char *area, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    cli_log_sink(NULL, level, area, text);
+    log_line(level, area, text, NULL, 0);
+}
+
+void cli_log_fields(int level, const char *area, const char *text, const cli_field *fields, size_t n)
+{
+    if (level <= cli_log_level)
+        log_line(level, area, text, fields, n);
 }

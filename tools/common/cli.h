@@ -51,6 +51,13 @@ int cli_finish(int code);
 /* ---- Log ---- Levels as in the engine API: 0 error, 1 warning, 2 information, 3 debug. Any thread. */
 extern int cli_log_level; /* records above it are dropped */
 void cli_log(int level, const char *area, const char *fmt, ...) INFER_PRINTF(3, 4);
+/* With named values behind the message: logfmt's name=value, or members of the JSON object. */
+typedef struct cli_field {
+    const char *name;
+    const char *text; /* NULL: the number */
+    double number;
+} cli_field;
+void cli_log_fields(int level, const char *area, const char *text, const cli_field *fields, size_t n);
 /* For infer_runtime_options.log; user is not used. */
 void cli_log_sink(void *user, int level, const char *area, const char *text);
 
