@@ -124,7 +124,7 @@ class Server:
             self.args += ["--chat-template", template]
         self.p = subprocess.Popen(self.args, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                   env=env or clean_env())
-        self.log, self.port, self.key = [], None, None
+        self.log, self.port, self.key, self.tls = [], None, None, None
         self.listening = threading.Event()
         self.ready = threading.Event()
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -139,7 +139,7 @@ class Server:
         for line in self.p.stderr:
             line = line.decode("utf-8", "replace").rstrip("\n")
             self.log.append(line)
-            m = re.search(r"listening on (http://.*:(\d+)|.*\.sock)", line)
+            m = re.search(r"listening on (https?://.*:(\d+)|.*\.sock)", line)
             if m:
                 self.port = int(m.group(2)) if m.group(2) else None
                 self.listening.set()
@@ -161,7 +161,16 @@ class Server:
         return rc
 
     def connect(self, timeout=120):
+        if self.tls:  # an ssl.SSLContext
+            return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout * SLOWDOWN, context=self.tls)
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * SLOWDOWN)
+
+    def raw(self, data=b"", timeout=20):
+        """A connected socket on which data was sent."""
+        c = socket.create_connection(("127.0.0.1", self.port), timeout * SLOWDOWN)
+        if data:
+            c.sendall(data)
+        return c
 
     def request(self, method, path, body=None, headers=None, timeout=120):
         """(status, headers, bytes)."""
@@ -228,6 +237,28 @@ def sse(data):
         check(block.startswith("data: ") and "\n" not in block, "an event is one data line", repr(block))
         events.append(block[6:])
     return events
+
+
+def http_bytes(method, path, body=b"", **headers):
+    """A request as it goes over the line."""
+    lines = ["%s %s HTTP/1.1" % (method, path), "Host: x"]
+    lines += ["%s: %s" % (k.replace("_", "-"), v) for k, v in headers.items()]
+    if body and "Content_Length" not in headers:
+        lines.append("Content-Length: %d" % len(body))
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def read_all(c):
+    """What a socket gives until its end."""
+    data = b""
+    try:
+        while True:
+            piece = c.recv(1 << 20)
+            if not piece:
+                return data
+            data += piece
+    except (ConnectionError, socket.timeout):
+        return data
 
 
 def cpu_seconds(pid):

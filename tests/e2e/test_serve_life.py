@@ -17,6 +17,7 @@ greedy = {"prompt": "Hello", "max_tokens": 4, "temperature": 0}
 keys = os.path.join(work, "keys")
 with open(keys, "w") as f:
     f.write("# ours\nfile-key\n  spaced-key \r\n\n")
+os.chmod(keys, 0o600)
 s = Server("--api-key", "flag-key", "--api-key-file", keys)
 guarded = [("POST", p) for p in ("/v1/chat/completions", TEXT, "/tokenize", "/detokenize", "/apply-template",
                                  "/v1/embeddings", "/api/chat", "/nonsense")]

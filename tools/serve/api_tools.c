@@ -11,9 +11,6 @@
 #include "respond.h"
 #include "route.h"
 
-/* Work that makes no step for this long is stalled. */
-#define STALL_NS (UINT64_C(60) * 1000000000)
-
 /* ---- State ------------------------------------------------------------------------------------------------- */
 
 /* Sets the 503 of a server that cannot serve. 1 when it can. */
@@ -40,23 +37,6 @@ enum route_result api_health(call *c)
     return ROUTE_REPLY;
 }
 
-/* Whether work goes on: nothing to do, or steps since the last look, or not long since steps were seen. */
-static int progresses(server *s)
-{
-    infer_engine_stats st = {.struct_size = sizeof st};
-    uint64_t now = infer_engine_now();
-    infer_engine_get_stats(s->session.engine, &st);
-    int idle = !st.n_running && !st.n_waiting;
-    pthread_mutex_lock(&s->ready_lock);
-    if (idle || st.steps != s->ready_steps || !s->ready_seen_ns) {
-        s->ready_steps = st.steps;
-        s->ready_seen_ns = now;
-    }
-    int moves = now - s->ready_seen_ns < STALL_NS || now - st.last_token_ns < STALL_NS;
-    pthread_mutex_unlock(&s->ready_lock);
-    return moves && st.fatal >= 0;
-}
-
 enum route_result api_ready(call *c)
 {
     server *s = c->server;
@@ -64,8 +44,8 @@ enum route_result api_ready(call *c)
         return ROUTE_REPLY;
     if (atomic_load(&s->state) == SERVER_DRAINING)
         respond_error(c, 503, "draining", NULL, "The server is shutting down.");
-    else if (!progresses(s))
-        respond_error(c, 503, "stalled", NULL, "No step was made for a minute although requests wait.");
+    else if (atomic_load(&s->stall))
+        respond_error(c, 503, "stalled", NULL, "No step was made for a while although requests wait.");
     else
         respond_json(c, 200, json_pack("{s:s}", "status", "ready"));
     return ROUTE_REPLY;

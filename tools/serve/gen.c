@@ -165,20 +165,18 @@ void gen_client_gone(call *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-void gen_counts(call *c, char *buf, size_t cap)
+int gen_counts(call *c, uint64_t *prompt, uint64_t *made)
 {
-    unsigned long long prompt = 0, made = 0;
     int any = 0;
-    *buf = 0;
+    *prompt = *made = 0;
     pthread_mutex_lock(&c->lock);
     for (size_t i = 0; c->gens && i < c->gens->n; i++) {
         any |= c->gens->gens[i].done;
-        prompt += c->gens->gens[i].n_prompt;
-        made += c->gens->gens[i].n_generated;
+        *prompt += c->gens->gens[i].n_prompt;
+        *made += c->gens->gens[i].n_generated;
     }
     pthread_mutex_unlock(&c->lock);
-    if (any)
-        snprintf(buf, cap, " prompt=%llu generated=%llu", prompt, made);
+    return any;
 }
 
 /* ---- Log-probabilities of a prompt ------------------------------------------------------------------------- */
@@ -229,7 +227,7 @@ static infer_status submit_one(gen *g, infer_error *err)
     r.n_top_logprobs = group->n_top;
     r.priority = group->priority;
     r.cache_salt = group->cache_salt;
-    r.tenant = http_key(c);
+    r.tenant = c->key->name;
     r.fork_of = group->gens[g->index - g->index % (group->n / group->n_prompts)].id; /* the first choice's, or 0 */
     if (group->echo && group->logprobs) {
         add_token(&g->echoed, p->ids[0], 0, 0, NULL, 0);
@@ -251,7 +249,7 @@ static infer_status submit_one(gen *g, infer_error *err)
         g->under_way = 0;
     else
         g->id = id;
-    if (st >= 0 && (c->gone || atomic_load(&c->server->pump->cancelled)) && !g->done)
+    if (st >= 0 && (c->gone || g->done || atomic_load(&c->server->pump->cancelled)))
         infer_engine_cancel(c->server->session.engine, id);
     pthread_mutex_unlock(&c->lock);
     if (st < 0) {
@@ -276,6 +274,9 @@ infer_status gen_submit(call *c, infer_error *err)
         }
     }
     if (st >= 0)
+        for (size_t i = 0; i < g->n_prompts; i++)
+            auth_spend(&c->server->auth, c->key, (double)g->prompts[i].n, infer_engine_now());
+    if (st >= 0)
         metrics_params(&c->server->metrics, g->n / g->n_prompts, g->max_tokens);
     return st;
 }
@@ -291,6 +292,7 @@ static void on_token(server *s, gen *g, const infer_event *e, uint64_t now)
         metrics_observe(&s->metrics, METRIC_ITL, (double)(now - g->t_last) / 1e9);
     g->t_last = now;
     g->logprob += e->logprob;
+    auth_spend(&s->auth, g->c->key, 1, now);
     if (group->logprobs)
         add_token(&g->tokens, e->token, e->logprob, 1, e->top, e->n_top);
 }
@@ -347,12 +349,11 @@ static int on_done(server *s, gen *g, const infer_event *e)
     return --group->n_live == 0 && !group->aborted && !group->stream;
 }
 
-static void take_event(server *s, const infer_event *e)
+/* Returns 1 when the call's reply is due. With its lock held. */
+static int note_event(server *s, gen *g, const infer_event *e)
 {
-    gen *g = e->user;
     call *c = g->c;
     int last = e->type == INFER_EVENT_DONE, reply = 0;
-    pthread_mutex_lock(&c->lock);
     if (e->type == INFER_EVENT_TOKEN)
         on_token(s, g, e, e->t);
     if (e->n_text)
@@ -361,6 +362,17 @@ static void take_event(server *s, const infer_event *e)
         reply = on_done(s, g, e);
     if (c->gens->stream && (add_mark(g) || last))
         http_resume_locked(c);
+    return reply;
+}
+
+static void take_event(server *s, const infer_event *e)
+{
+    gen *g = e->user;
+    call *c = g->c;
+    int last = e->type == INFER_EVENT_DONE, reply = 0;
+    pthread_mutex_lock(&c->lock);
+    if (!g->done) /* else pump_fail_all was here */
+        reply = note_event(s, g, e);
     pthread_mutex_unlock(&c->lock);
     if (!last)
         return;
@@ -434,6 +446,31 @@ void pump_cancel_all(server *s)
         if (p->live[i]->id)
             infer_engine_cancel(s->session.engine, p->live[i]->id);
         pthread_mutex_unlock(&c->lock);
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+void pump_fail_all(server *s, const char *why)
+{
+    struct pump *p = s->pump;
+    infer_event e = {.type = INFER_EVENT_DONE, .finish = INFER_FINISH_ERROR, .status = INFER_E_CANCELLED, .error = why};
+    pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < p->n; i++) {
+        gen *g = p->live[i];
+        call *c = g->c;
+        int reply = 0;
+        pthread_mutex_lock(&c->lock);
+        if (!g->done) {
+            if (g->id)
+                infer_engine_cancel(s->session.engine, g->id);
+            e.t_submit = g->t_submit;
+            e.t_end = infer_engine_now();
+            e.n_prompt = c->gens->prompts[g->prompt_index].n;
+            reply = note_event(s, g, &e);
+        }
+        pthread_mutex_unlock(&c->lock);
+        if (reply && work_push(s, c->finish, c) < 0)
+            c->finish(c);
     }
     pthread_mutex_unlock(&p->lock);
 }

@@ -90,8 +90,8 @@ gen_group *gen_new(call *c, size_t n_prompts, size_t n);
 /* Submits every choice. On failure those submitted are cancelled, and the cause is in err. */
 infer_status gen_submit(call *c, infer_error *err);
 void gen_free(call *c);
-/* " prompt=… generated=…" of the choices that ended, "" without any: for the log. */
-void gen_counts(call *c, char *buf, size_t cap);
+/* Tokens of the choices that ended. 0: none has. */
+int gen_counts(call *c, uint64_t *prompt, uint64_t *made);
 /* The client has hung up: what runs is cancelled. Any thread. */
 void gen_client_gone(call *c);
 
@@ -100,5 +100,8 @@ infer_status pump_start(server *s, infer_error *err);
 void pump_stop(server *s);
 /* Cancels every engine request under way (the drain's deadline). */
 void pump_cancel_all(server *s);
+/* Ends every choice under way with an error now, without the engine, which hangs; what it may still bring is dropped.
+ */
+void pump_fail_all(server *s, const char *why);
 
 #endif

@@ -6,8 +6,7 @@
 #include "config.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <netdb.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -15,16 +14,17 @@
 
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 
 #include <microhttpd.h>
 
+#include "admit.h"
+#include "conn.h"
 #include "gen.h"
 #include "http.h"
+#include "listen.h"
 #include "respond.h"
 #include "route.h"
+#include "secret.h"
 #include "watch.h"
 #include "work.h"
 
@@ -51,6 +51,7 @@ void call_unref(call *c)
     sbuf_free(&c->out);
     free(c->method);
     free(c->path);
+    free(c->cors_headers);
     free(c);
 }
 
@@ -76,12 +77,6 @@ static const char *header(struct MHD_Connection *connection, const char *name)
     return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
 }
 
-const char *http_key(const call *c)
-{
-    const char *key = c->server->auth.n ? header(c->connection, MHD_HTTP_HEADER_AUTHORIZATION) : NULL;
-    return key || !c->server->auth.n ? key : header(c->connection, "x-api-key");
-}
-
 static call *new_call(server *s, struct MHD_Connection *connection, const char *method, const char *url)
 {
     call *c = calloc(1, sizeof *c);
@@ -94,6 +89,9 @@ static call *new_call(server *s, struct MHD_Connection *connection, const char *
     c->start_ns = infer_engine_now();
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     c->fd = info ? (int)info->connect_fd : -1;
+    info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    c->conn = info ? info->socket_context : NULL;
+    conn_expect(s, c->conn, c->start_ns, 0); /* its body */
     c->method = strdup(strcmp(method, "HEAD") ? method : "GET");
     c->path = strdup(url);
     name_request(c, header(connection, "x-request-id"));
@@ -126,9 +124,11 @@ static void release_reply(void *p)
     call_unref(p);
 }
 
+/* Both readers are called when the client has taken what they gave before. */
 static ssize_t read_reply(void *p, uint64_t at, char *buf, size_t max)
 {
     const call *c = p;
+    conn_expect(c->server, c->conn, infer_engine_now(), 0);
     if (at >= c->reply.n)
         return MHD_CONTENT_READER_END_OF_STREAM;
     size_t n = c->reply.n - at < max ? c->reply.n - at : max;
@@ -152,9 +152,12 @@ static ssize_t read_stream(void *p, uint64_t at, char *buf, size_t max)
             n = MHD_CONTENT_READER_END_OF_STREAM;
         else if (!more) {
             c->suspended = 1;
+            conn_wait(c->conn);
             MHD_suspend_connection(c->connection);
         }
     }
+    if (!c->suspended)
+        conn_expect(c->server, c->conn, infer_engine_now(), 0);
     if (!n && c->out_at < c->out.n) {
         size_t k = c->out.n - c->out_at < max ? c->out.n - c->out_at : max;
         memcpy(buf, c->out.p + c->out_at, k);
@@ -165,10 +168,24 @@ static ssize_t read_stream(void *p, uint64_t at, char *buf, size_t max)
     return n;
 }
 
+static void add_cors_headers(const call *c, struct MHD_Response *r)
+{
+    MHD_add_response_header(r, "Access-Control-Allow-Origin", c->cors);
+    MHD_add_response_header(r, "Vary", "Origin");
+    if (!c->cors_headers) {
+        MHD_add_response_header(r, "Access-Control-Expose-Headers", "x-request-id, retry-after");
+        return;
+    }
+    MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST");
+    MHD_add_response_header(r, "Access-Control-Allow-Headers", c->cors_headers);
+    MHD_add_response_header(r, "Access-Control-Max-Age", "600");
+}
+
 static enum MHD_Result send_reply(call *c)
 {
     struct MHD_Response *r;
     call_ref(c);
+    conn_expect(c->server, c->conn, infer_engine_now(), 0);
     if (c->streams)
         r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, c, release_reply);
     else
@@ -192,6 +209,8 @@ static enum MHD_Result send_reply(call *c)
         MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (c->allow)
         MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, c->allow);
+    if (c->cors)
+        add_cors_headers(c, r);
     if (atomic_load(&c->server->state) >= SERVER_DRAINING)
         MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     enum MHD_Result ok = MHD_queue_response(c->connection, c->status, r);
@@ -201,33 +220,25 @@ static enum MHD_Result send_reply(call *c)
 
 /* ---- Receiving --------------------------------------------------------------------------------------------- */
 
-/* Before the body: who asks, and for what? A refusal sets the reply; the body is then read and dropped. */
-static void admit(call *c)
+static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const char *name, const char *value)
 {
-    server *s = c->server;
+    size_t *n = cls;
+    (void)kind;
+    *n += strlen(name) + (value ? strlen(value) : 0);
+    return MHD_YES;
+}
+
+/* Before the body. A refusal sets the reply; the body is then read and dropped. */
+static void admit_connection(call *c)
+{
     struct MHD_Connection *m = c->connection;
-    c->route = route_find(c);
-    int public = c->route && c->route->flags & ROUTE_PUBLIC;
-    if (!public && !auth_allows(&s->auth, header(m, MHD_HTTP_HEADER_AUTHORIZATION), header(m, "x-api-key"))) {
-        c->route = NULL;
-        c->allow = NULL;
-        respond_error(c, 401, "invalid_api_key", NULL,
-                      "Incorrect or missing API key: send it as \"Authorization: Bearer KEY\".");
-        return;
-    }
-    if (!c->route)
-        return;
-    int state = atomic_load(&s->state);
-    if (!c->route->run) {
-        c->route = NULL;
-        respond_error(c, 501, "not_built", NULL, "%s %s is not built yet.", c->method, c->path);
-    } else if (c->route->flags & ROUTE_MODEL && state != SERVER_READY) {
-        static const char *const what[] = {"The model is still loading.", "", "The server is shutting down.",
-                                           "The engine has failed."};
-        c->retry_after = state == SERVER_FAILED ? 0 : 1;
-        respond_error(c, 503, state == SERVER_LOADING ? "loading" : "unavailable", NULL, "%s", what[state]);
-        c->route = NULL;
-    }
+    admit_headers h = {.authorization = header(m, MHD_HTTP_HEADER_AUTHORIZATION),
+                       .x_api_key = header(m, "x-api-key"),
+                       .origin = header(m, MHD_HTTP_HEADER_ORIGIN),
+                       .ask_method = header(m, "Access-Control-Request-Method"),
+                       .ask_headers = header(m, "Access-Control-Request-Headers")};
+    MHD_get_connection_values(m, MHD_HEADER_KIND, count_header, &h.n_bytes);
+    admit(c, &h);
 }
 
 static void run_handler(call *c)
@@ -259,6 +270,7 @@ static enum MHD_Result dispatch(call *c)
     }
     pthread_mutex_lock(&c->lock);
     c->suspended = 1;
+    conn_wait(c->conn);
     MHD_suspend_connection(c->connection);
     pthread_mutex_unlock(&c->lock);
     watch_add(c);
@@ -282,7 +294,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
         *slot = c;
         if (!c->method || !c->path)
             return MHD_NO;
-        admit(c);
+        admit_connection(c);
         const char *length = header(connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
         if (length && strtoull(length, NULL, 10) > limit) {
             c->body_too_large = 1;
@@ -297,6 +309,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
             c->body_too_large = 1;
         else if (c->route && !c->body_too_large)
             sbuf_add(&c->body, data, *n_data);
+        c->received += *n_data;
+        conn_expect(s, c->conn, c->start_ns, c->received);
         c->dropped += c->body_too_large ? *n_data : 0;
         if (c->dropped > 4 * limit) /* an endless body: leave it */
             return MHD_NO;
@@ -311,6 +325,26 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     return ready ? send_reply(c) : MHD_NO;
 }
 
+static void log_call(call *c, unsigned status)
+{
+    char text[256];
+    uint64_t prompt, made;
+    int generated = gen_counts(c, &prompt, &made);
+    snprintf(text, sizeof text, "%s %s", c->method ? c->method : "?", c->path ? c->path : "?");
+    cli_field f[6] = {{"status", NULL, status},
+                      {"ms", NULL, round((double)(infer_engine_now() - c->start_ns) / 1e3) / 1e3},
+                      {"id", c->request_id, 0}};
+    size_t n = 3;
+    if (c->key && *c->key->name)
+        f[n++] = (cli_field){"user", c->key->name, 0};
+    if (generated) {
+        f[n++] = (cli_field){"prompt", NULL, (double)prompt};
+        f[n++] = (cli_field){"generated", NULL, (double)made};
+    }
+    /* What only asks how the server is would drown the rest. */
+    cli_log_fields(c->route && c->route->flags & ROUTE_LIGHT ? 3 : 2, "http", text, f, n);
+}
+
 static void on_completed(void *cls, struct MHD_Connection *connection, void **slot, enum MHD_RequestTerminationCode why)
 {
     server *s = cls;
@@ -321,14 +355,10 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **sl
     *slot = NULL;
     watch_remove(c);
     gen_client_gone(c);
+    conn_expect(s, c->conn, infer_engine_now(), 0); /* another request, or the end */
     unsigned status = why == MHD_REQUEST_TERMINATED_COMPLETED_OK ? c->status : 499;
     metrics_http(&s->metrics, status);
-    char tokens[64];
-    gen_counts(c, tokens, sizeof tokens);
-    /* What only asks how the server is would drown the rest. */
-    cli_log(c->route && c->route->flags & ROUTE_LIGHT ? 3 : 2, "http", "%s %s %u %.1f ms id=%s%s",
-            c->method ? c->method : "?", c->path ? c->path : "?", status,
-            (double)(infer_engine_now() - c->start_ns) / 1e6, c->request_id, tokens);
+    log_call(c, status);
     int dispatched = c->dispatched;
     call_unref(c);
     atomic_fetch_sub(dispatched ? &s->n_live : &s->n_incoming, 1);
@@ -336,71 +366,20 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **sl
         server_wake(s);
 }
 
+static void on_connection(void *cls, struct MHD_Connection *connection, void **slot,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    server *s = cls;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        *slot = info ? conn_open(s, (int)info->connect_fd) : NULL;
+    } else {
+        conn_close(s, *slot);
+        *slot = NULL;
+    }
+}
+
 /* ---- Start and stop ---------------------------------------------------------------------------------------- */
-
-static int listen_unix(const char *path, char **kept, infer_error *err)
-{
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    struct stat st;
-    if (strlen(path) >= sizeof a.sun_path) {
-        infer_error_set(err, INFER_E_IO, "listen on %s: the name is too long for a socket", path);
-        return -1;
-    }
-    memcpy(a.sun_path, path, strlen(path) + 1);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    /* A socket that nobody listens on is left over: take its place. */
-    if (fd >= 0 && !lstat(path, &st) && S_ISSOCK(st.st_mode)) {
-        if (connect(fd, (struct sockaddr *)&a, sizeof a) < 0 && errno == ECONNREFUSED)
-            unlink(path);
-        close(fd);
-        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    }
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(fd, 1024) < 0) {
-        infer_error_set(err, INFER_E_IO, "listen on %s: %s", path, strerror(errno));
-        if (fd >= 0)
-            close(fd);
-        return -1;
-    }
-    *kept = strdup(path);
-    return fd;
-}
-
-static int listen_tcp(const char *host, unsigned port, unsigned *used_port, infer_error *err)
-{
-    char service[16];
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
-    snprintf(service, sizeof service, "%u", port);
-    int why = getaddrinfo(host, service, &hints, &list), fd = -1, cause = 0, on = 1;
-    if (why) {
-        infer_error_set(err, INFER_E_IO, "listen on %s: %s", host, gai_strerror(why));
-        return -1;
-    }
-    for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
-        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
-        if (fd < 0) {
-            cause = errno;
-            continue;
-        }
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, 1024) < 0) {
-            cause = errno;
-            close(fd);
-            fd = -1;
-        }
-    }
-    freeaddrinfo(list);
-    if (fd < 0) {
-        infer_error_set(err, INFER_E_IO, "listen on %s port %u: %s", host, port, strerror(cause));
-        return -1;
-    }
-    struct sockaddr_storage a;
-    socklen_t n = sizeof a;
-    *used_port = port;
-    if (!getsockname(fd, (struct sockaddr *)&a, &n))
-        *used_port = ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
-                                                   : ((struct sockaddr_in *)&a)->sin_port);
-    return fd;
-}
 
 /* Connections that the descriptor limit leaves room for. */
 static unsigned connection_limit(void)
@@ -421,6 +400,52 @@ static void log_library(void *cls, const char *fmt, va_list ap)
     cli_log(3, "http", "%s", text);
 }
 
+/* What the library is told beside the rest for TLS; files is what it reads meanwhile. */
+static infer_status tls_options(const opts *o, sbuf files[2], struct MHD_OptionItem *items, infer_error *err)
+{
+    const char *cert = opt_str(o, OPT_TLS_CERT), *key = opt_str(o, OPT_TLS_KEY);
+    items[0] = (struct MHD_OptionItem){MHD_OPTION_END, 0, NULL};
+    if (!cert && !key)
+        return INFER_OK;
+    if (!cert || !key)
+        return infer_error_set(err, INFER_E_INVALID, "--tls-cert and --tls-key go together");
+    if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
+        return infer_error_set(err, INFER_E_UNSUPPORTED, "--tls-cert: the HTTP library was built without TLS");
+    infer_status st = sbuf_read_file(&files[0], cert, err);
+    if (st < 0 || (st = secret_read("--tls-key", key, &files[1], err)) < 0)
+        return st;
+    if (!files[0].n || !files[1].n)
+        return infer_error_set(err, INFER_E_INVALID, "--tls-cert, --tls-key: a file is empty");
+    items[0] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_CERT, 0, files[0].p};
+    items[1] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_KEY, 0, files[1].p};
+    items[2] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_PRIORITIES, 0,
+                                       (void *)(uintptr_t) "SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"};
+    items[3] = (struct MHD_OptionItem){MHD_OPTION_END, 0, NULL};
+    return INFER_OK;
+}
+
+static infer_status start_daemon(server *s, struct http *h, int fd, infer_error *err)
+{
+    sbuf files[2] = {{0}, {0}};
+    struct MHD_OptionItem tls[4];
+    infer_status st = tls_options(s->o, files, tls, err);
+    unsigned flags = MHD_USE_EPOLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
+                     MHD_USE_ERROR_LOG | (files[1].n ? MHD_USE_TLS : 0);
+    if (st >= 0)
+        h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, log_library, NULL,
+                                     MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+                                     MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_CONNECTION_LIMIT,
+                                     connection_limit(), MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)65536,
+                                     MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+    if (st >= 0 && !h->daemon)
+        st = infer_error_set(err, files[1].n ? INFER_E_INVALID : INFER_E_INTERNAL, "%s",
+                             files[1].n ? "--tls-cert, --tls-key: the HTTP library takes no such certificate and key"
+                                        : "the HTTP library does not start");
+    sbuf_free(&files[0]);
+    secret_wipe(&files[1]); /* the library has made its own form of it */
+    return st;
+}
+
 infer_status http_start(server *s, const char *host, unsigned port, unsigned *used_port, infer_error *err)
 {
     struct http *h = calloc(1, sizeof *h);
@@ -430,25 +455,18 @@ infer_status http_start(server *s, const char *host, unsigned port, unsigned *us
     *used_port = 0;
     int fd = n > 5 && !strcmp(host + n - 5, ".sock") ? listen_unix(host, &h->socket_path, err)
                                                      : listen_tcp(host, port, used_port, err);
-    if (fd < 0) {
-        free(h);
-        return INFER_E_IO;
-    }
+    infer_status st = fd < 0 ? INFER_E_IO : conn_start(s, err);
     s->http = h;
-    h->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0,
-        NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, log_library, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_CONNECTION_LIMIT, connection_limit(),
-        MHD_OPTION_CONNECTION_TIMEOUT, 120u, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)65536,
-        MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
-    if (!h->daemon) {
+    if (st >= 0 && (st = start_daemon(s, h, fd, err)) >= 0)
+        return INFER_OK;
+    if (fd >= 0)
         close(fd);
-        free(h->socket_path);
-        free(h);
-        s->http = NULL;
-        return infer_error_set(err, INFER_E_IO, "listen on %s port %u: the HTTP library does not start", host, port);
-    }
-    return INFER_OK;
+    http_leave(s);
+    conn_stop(s);
+    free(h->socket_path);
+    free(h);
+    s->http = NULL;
+    return st;
 }
 
 void http_quiesce(server *s)
@@ -473,6 +491,7 @@ void http_stop(server *s)
         return;
     MHD_stop_daemon(h->daemon);
     http_leave(s);
+    conn_stop(s);
     free(h->socket_path);
     free(h);
     s->http = NULL;

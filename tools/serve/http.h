@@ -14,8 +14,6 @@ void http_stop(server *s);
 /* Before leaving the process without http_stop. */
 void http_leave(server *s);
 
-/* The key that the client of a call shows, NULL: none is asked for. */
-const char *http_key(const call *c);
 /* The reply (or stream) of a call is ready, or a stream has news: the connection goes on. Any thread. */
 void http_ready(call *c);
 /* With the call's lock held: its stream has news. Before http_ready it does nothing. */

@@ -9,16 +9,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 
 #include "gen.h"
 #include "http.h"
-#include "watch.h"
-#include "work.h"
+#include "pulse.h"
 
 static const cli_program program = {
     .name = "infer-serve",
@@ -28,13 +25,6 @@ static const cli_program program = {
 };
 
 #define SECOND UINT64_C(1000000000)
-
-void server_wake(server *s)
-{
-    uint64_t one = 1;
-    while (write(s->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
-        ;
-}
 
 /* ---- Loading ----------------------------------------------------------------------------------------------- */
 
@@ -47,53 +37,14 @@ typedef struct loader {
     infer_error err;
 } loader;
 
-static infer_status load(loader *l)
-{
-    server *s = l->s;
-    infer_status st = session_open(&s->session, s->o, NULL, SESSION_ENGINE, NULL, &l->code, &l->err);
-    if (st < 0)
-        return st;
-    s->metrics.max_len = infer_engine_ctx_size(s->session.engine);
-    s->adds_bos = chat_adds_bos(s->session.tokenizer);
-    if ((st = chat_create(&s->chat, s->o, s->session.file, s->session.tokenizer, &l->err)) < 0)
-        l->code = cli_exit_code(st);
-    else if ((st = pump_start(s, &l->err)) < 0)
-        l->code = EXIT_OTHER;
-    return st;
-}
-
 static void *run_loader(void *arg)
 {
     loader *l = arg;
-    server *s = l->s;
-    if (load(l) >= 0) {
-        int loading = SERVER_LOADING;
-        atomic_compare_exchange_strong(&s->state, &loading, SERVER_READY);
-        if (!s->chat.tmpl)
-            cli_log(1, "serve", "the model has no chat template: chat requests will be refused");
-        cli_log(2, "serve", "ready: model=%s context=%u load=%.0f ms", s->model,
-                infer_engine_ctx_size(s->session.engine), (double)s->session.load_ns / 1e6);
-    } else if (!l->code) {
+    if (server_load(l->s, &l->code, &l->err) < 0 && !l->code)
         l->code = EXIT_OTHER;
-    }
     atomic_store(&l->done, 1);
-    server_wake(s);
+    server_wake(l->s);
     return NULL;
-}
-
-/* The model's id: as asked, or the file's name without folder and ending. */
-static char *model_id(const opts *o)
-{
-    int given = opt_set(o, OPT_SERVED_MODEL_NAME);
-    const char *path = opt_str(o, OPT_MODEL), *slash = strrchr(path, '/');
-    const char *base = given ? opt_str(o, OPT_SERVED_MODEL_NAME) : slash && slash[1] ? slash + 1 : path;
-    size_t n = strlen(base);
-    if (!given && n > 5 && !strcmp(base + n - 5, ".gguf"))
-        n -= 5;
-    sbuf b = {0};
-    sbuf_add_utf8(&b, base, n);
-    sbuf_add(&b, "", 0);
-    return b.p;
 }
 
 /* ---- The main thread's wait -------------------------------------------------------------------------------- */
@@ -106,6 +57,7 @@ typedef struct waiter {
     uint64_t deadline; /* of the drain */
     uint64_t grace;    /* until when requests that are not all here yet are waited for */
     int cancelled;     /* the deadline has passed: what ran was cancelled */
+    pulse pulse;
 } waiter;
 
 static void begin_drain(waiter *w, int sig)
@@ -156,13 +108,14 @@ static int look(waiter *w)
 static int wait_for_end(waiter *w)
 {
     for (;;) {
-        int code = look(w), timeout = -1;
+        pulse_beat(w->s, &w->pulse, infer_engine_now());
+        int code = look(w);
         if (code >= 0)
             return code;
-        if (w->deadline) {
-            uint64_t now = infer_engine_now(), next = now < w->grace ? w->grace : w->deadline;
-            timeout = now >= next ? 0 : (int)((next - now) / 1000000) + 1;
-        }
+        uint64_t now = infer_engine_now(), next = w->pulse.next_ns, end = now < w->grace ? w->grace : w->deadline;
+        if (w->deadline && end < next)
+            next = end;
+        int timeout = now >= next ? 0 : (int)((next - now) / 1000000) + 1;
         struct pollfd fds[2] = {{.fd = w->signal_fd, .events = POLLIN}, {.fd = w->s->wake_fd, .events = POLLIN}};
         if (poll(fds, 2, timeout) < 0 && errno != EINTR)
             return cli_fail(EXIT_OTHER, "waiting: %s", strerror(errno));
@@ -187,31 +140,23 @@ static int wait_for_end(waiter *w)
 
 /* ---- Start and end ----------------------------------------------------------------------------------------- */
 
-static unsigned n_workers(void)
-{
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n < 2 ? 2 : n > 8 ? 8 : (unsigned)n;
-}
-
 static void log_address(const opts *o, unsigned port)
 {
     const char *host = opt_str(o, OPT_HOST);
     if (!port)
         cli_log(2, "serve", "listening on %s", host);
-    else if (strchr(host, ':'))
-        cli_log(2, "serve", "listening on http://[%s]:%u", host, port);
     else
-        cli_log(2, "serve", "listening on http://%s:%u", host, port);
+        cli_log(2, "serve", strchr(host, ':') ? "listening on %s://[%s]:%u" : "listening on %s://%s:%u",
+                opt_set(o, OPT_TLS_CERT) ? "https" : "http", host, port);
 }
 
 static int serve(server *s, loader *l, int signal_fd)
 {
     infer_error err = {0};
     unsigned port;
-    if (work_start(s, n_workers(), &err) < 0 || watch_start(s, gen_client_gone, &err) < 0)
-        return cli_fail_err(&err);
-    if (http_start(s, opt_str(s->o, OPT_HOST), (unsigned)opt_int(s->o, OPT_PORT), &port, &err) < 0)
-        return cli_fail(err.status == INFER_E_IO ? EXIT_BIND : EXIT_OTHER, "%s", err.text);
+    int code;
+    if (server_listen(s, &port, &code, &err) < 0)
+        return cli_fail(code, "%s", err.text);
     log_address(s->o, port);
     int cause = pthread_create(&l->thread, NULL, run_loader, l);
     if (cause)
@@ -224,17 +169,13 @@ static int serve(server *s, loader *l, int signal_fd)
 int main(int argc, char **argv)
 {
     opts o;
-    server s = {.o = &o, .wake_fd = -1};
+    server s;
     loader l = {.s = &s};
     infer_error err = {0};
-    int signal_fd = -1, code = cli_start(&program, &o, argc, argv);
-    metrics_init(&s.metrics);
-    pthread_mutex_init(&s.ready_lock, NULL);
+    int signal_fd = -1, ready = 0, code = cli_start(&program, &o, argc, argv), why = EXIT_OTHER;
     cli_log_level++; /* a server tells what it does */
     if (code < 0)
         code = session_preflight(&o);
-    if (code < 0 && auth_read(&s.auth, &o, &err) < 0)
-        code = cli_fail_err(&err);
     if (code >= 0)
         goto done;
     sigset_t set;
@@ -243,40 +184,27 @@ int main(int argc, char **argv)
     sigaddset(&set, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread: all inherit it */
     signal(SIGPIPE, SIG_IGN);
+    ready = 1;
     signal_fd = signalfd(-1, &set, SFD_CLOEXEC);
-    s.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    s.model = model_id(&o);
-    s.strict_model = opt_set(&o, OPT_SERVED_MODEL_NAME);
-    s.created = (int64_t)time(NULL);
-    if (signal_fd < 0 || s.wake_fd < 0 || !s.model)
+    if (server_init(&s, &o, &why, &err) < 0)
+        code = cli_fail(why, "%s", err.text);
+    else if (signal_fd < 0)
         code = cli_fail(EXIT_OTHER, "starting: %s", strerror(errno));
     else
         code = serve(&s, &l, signal_fd);
     if (l.started)
         pthread_join(l.thread, NULL);
-    /* A connection that still waits for its reply cannot be taken from the HTTP library in good order. */
-    if (atomic_load(&s.n_live)) {
+    /* A connection that still waits for its reply cannot be taken from the HTTP library in good order, nor a step that
+     * hangs from a device. */
+    if (atomic_load(&s.n_live) || atomic_load(&s.stall) == STALL_HUNG) {
         http_leave(&s);
         _exit(code);
     }
-    /* Nothing new comes; then the threads that may still hold calls, then what they use. */
-    http_stop(&s);
-    if (s.pump)
-        pump_cancel_all(&s);
-    pump_stop(&s);
-    work_stop(&s);
-    watch_stop(&s);
-    chat_destroy(&s.chat);
-    session_close(&s.session);
 done:
+    if (ready)
+        server_close(&s);
     if (signal_fd >= 0)
         close(signal_fd);
-    if (s.wake_fd >= 0)
-        close(s.wake_fd);
-    auth_free(&s.auth);
-    metrics_destroy(&s.metrics);
-    pthread_mutex_destroy(&s.ready_lock);
-    free(s.model);
     opts_free(&o);
     return code;
 }

@@ -12,6 +12,7 @@
 
 #include <jansson.h>
 
+#include "conn.h"
 #include "metrics.h"
 #include "server.h"
 
@@ -115,6 +116,13 @@ void metrics_http(metrics *m, unsigned status)
     pthread_mutex_unlock(&m->lock);
 }
 
+void metrics_rejected(metrics *m, enum rejected why)
+{
+    pthread_mutex_lock(&m->lock);
+    m->rejected[why]++;
+    pthread_mutex_unlock(&m->lock);
+}
+
 /* ---- Printing ---------------------------------------------------------------------------------------------- */
 
 /* A label's value: backslash, quote and newline escaped. */
@@ -189,6 +197,11 @@ static void print_requests(const printer *p, const metrics *m)
     head(p, "http_requests_total", "counter", "HTTP requests answered, by class of status.");
     for (size_t i = 0; i < 6; i++)
         line(p, "http_requests_total", classes[i], (double)m->responses[i]);
+    static const char *const why[REJECTED_COUNT] = {"reason=\"key\"", "reason=\"scope\"", "reason=\"limit\"",
+                                                    "reason=\"state\""};
+    head(p, "http_requests_rejected_total", "counter", "Requests turned away before their handler.");
+    for (size_t i = 0; i < REJECTED_COUNT; i++)
+        line(p, "http_requests_rejected_total", why[i], (double)m->rejected[i]);
 }
 
 static void print_engine(const printer *p, const infer_engine_stats *st)
@@ -288,6 +301,14 @@ static void print_process(sbuf *out)
     }
 }
 
+static void print_connections(const printer *p, server *s)
+{
+    uint64_t n_open, n_late;
+    conn_counts(s, &n_open, &n_late);
+    single(p, "http_connections", "gauge", "Open connections.", (double)n_open);
+    single(p, "http_slow_clients_total", "counter", "Connections cut off as the client was too slow.", (double)n_late);
+}
+
 void metrics_print(struct server *s, const char *prefix, sbuf *out)
 {
     printer p = {.out = out, .prefix = prefix};
@@ -307,6 +328,9 @@ void metrics_print(struct server *s, const char *prefix, sbuf *out)
         print_histogram(&p, m, (enum metric)i);
     print_requests(&p, m);
     pthread_mutex_unlock(&m->lock);
+    print_connections(&p, s);
+    single(&p, "engine_stalled", "gauge", "1 while a step takes longer than a minute, 2 beyond --step-timeout.",
+           atomic_load(&s->stall));
     print_devices(&p, s, &st);
     if (strcmp(prefix, "vllm:"))
         print_process(out);

@@ -26,6 +26,9 @@ enum metric {
     METRIC_COUNT
 };
 
+/* Why a request was turned away before its handler. */
+enum rejected { REJECTED_KEY, REJECTED_SCOPE, REJECTED_LIMIT, REJECTED_STATE, REJECTED_COUNT };
+
 #define METRIC_MAX_BUCKETS 40
 
 typedef struct histogram {
@@ -40,6 +43,7 @@ typedef struct metrics {
     histogram h[METRIC_COUNT];
     uint64_t finished[8];  /* by INFER_FINISH_* */
     uint64_t responses[6]; /* by the status' hundreds; 0: the client left */
+    uint64_t rejected[REJECTED_COUNT];
 } metrics;
 
 void metrics_init(metrics *m);
@@ -49,6 +53,7 @@ void metrics_observe(metrics *m, enum metric which, double value);
 void metrics_finished(metrics *m, uint32_t finish);
 void metrics_params(metrics *m, uint64_t n, int64_t max_tokens);
 void metrics_http(metrics *m, unsigned status);
+void metrics_rejected(metrics *m, enum rejected why);
 
 struct server;
 /* Everything under one prefix ("infer_" or "vllm:"). */

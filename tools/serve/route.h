@@ -15,10 +15,12 @@ enum route_result {
 #define ROUTE_MODEL   4u  /* needs a loaded model: 503 before */
 #define ROUTE_LIGHT   8u  /* runs on the HTTP thread */
 #define ROUTE_METRICS 16u /* exists only with --metrics */
+#define ROUTE_COUNTED 32u /* against the limits of its key */
 
 typedef struct route {
     const char *method, *path;
     unsigned flags;
+    unsigned scope;                    /* AUTH_* that a key must have */
     enum route_result (*run)(call *c); /* NULL: not built yet, 501 */
 } route;
 
