@@ -30,6 +30,9 @@ struct infer_engine {
     uint32_t n_vocab, n_embd, max_queue;
     uint64_t secret[2]; /* of the salts' hashes */
     infer_logprob top[INFER_MAX_TOP];
+    void (*on_step)(void *user, const infer_step_info *step);
+    void *step_user;
+    uint64_t n_told; /* steps */
     pthread_t thread;
     int started;
     pthread_mutex_t lock; /* guards what follows */
@@ -351,6 +354,7 @@ static void step_failed(infer_engine *e, infer_step *step, infer_status s, const
 
 static void begin_step(infer_engine *e, infer_step *st)
 {
+    st->t_begin = infer_clock_ns();
     pthread_mutex_lock(&e->lock);
     note_state(e);
     e->stats.step_tokens_last = st->im->n_tokens;
@@ -360,6 +364,29 @@ static void begin_step(infer_engine *e, infer_step *st)
     e->under_way = st;
     infer_runner_begin(e->runner, st->number, &st->x);
     infer_sched_begin(&e->sched, st);
+}
+
+/* A step that is done, or failed; its image and times stay until a step of the same image is built. */
+static void tell_step(infer_engine *e, const infer_step *st, uint64_t t_end, infer_status status)
+{
+    if (!e->on_step)
+        return;
+    infer_step_info info = {.struct_size = sizeof info,
+                            .status = status,
+                            .number = ++e->n_told,
+                            .t_build = st->t_build,
+                            .t_built = st->t_built,
+                            .t_begin = st->t_begin,
+                            .t_end = t_end,
+                            .n_seqs = st->n_batch,
+                            .n_tokens = st->im->n_tokens,
+                            .n_block_copies = st->x.n_copies,
+                            .n_running = e->sched.n_running,
+                            .n_waiting = e->sched.queue.n};
+    for (uint32_t i = 0; i < st->n_batch; i++)
+        info.n_sampled += st->batch[i].samples != 0;
+    infer_runner_describe(e->runner, st->number, &info);
+    e->on_step(e->step_user, &info);
 }
 
 /* The step under way ends: `next`, which was built meanwhile, begins with its ids, and then there is time for its
@@ -376,6 +403,7 @@ static void end_step(infer_engine *e, infer_step *next)
         infer_sched_undo(&e->sched, next);
         bury(e, next);
         e->under_way = NULL;
+        tell_step(e, step, now, st);
         step_failed(e, step, st, err.text);
         return;
     }
@@ -396,6 +424,7 @@ static void end_step(infer_engine *e, infer_step *next)
     } else {
         e->under_way = NULL;
     }
+    tell_step(e, step, now, st);
     after_step(e, step, &res, step_ns);
 }
 
@@ -405,7 +434,9 @@ static void *engine_main(void *arg)
     pthread_setname_np(pthread_self(), "engine");
     for (uint32_t k = 0; take_inbox(e); k = 1 - k) {
         infer_step *next = &e->steps[k];
-        infer_sched_build(&e->sched, next, infer_clock_ns());
+        next->t_build = infer_clock_ns();
+        infer_sched_build(&e->sched, next, next->t_build);
+        next->t_built = infer_clock_ns();
         if (e->under_way) {
             end_step(e, next);
         } else if (next->im->n_tokens) {
@@ -415,7 +446,8 @@ static void *engine_main(void *arg)
     }
     if (e->under_way) {
         infer_step_result res;
-        (void)infer_runner_finish(e->runner, &res, NULL);
+        const infer_status st = infer_runner_finish(e->runner, &res, NULL);
+        tell_step(e, e->under_way, infer_clock_ns(), st);
     }
     finish_all(e, INFER_FINISH_CANCELLED, INFER_E_CANCELLED, NULL); /* with those that came before the stop */
     bury(e, &e->steps[0]);
@@ -442,6 +474,8 @@ infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt
     e->n_vocab = m->plan->file->hp.n_vocab;
     e->n_embd = m->plan->file->hp.n_embd;
     e->max_queue = infer_sched_max_queue(&o);
+    e->on_step = o.on_step;
+    e->step_user = o.step_user;
     e->cap_cancels = e->max_queue + m->plan->opt.n_parallel;
     infer_error why = {0};
     infer_status s = infer_file_tokenizer(m->plan->file, &e->tok, &why);

@@ -70,6 +70,8 @@ void infer_runner_begin(infer_runner *r, uint32_t which, const infer_step_extra 
 /* Waits for its end. The result is valid until a step of the same image begins. A failure's status has its blast
  * radius. */
 infer_status infer_runner_finish(infer_runner *r, infer_step_result *out, infer_error *err);
+/* Parts and copies of the image's step that is finished, also of one that failed. Valid as its result is. */
+void infer_runner_describe(const infer_runner *r, uint32_t which, infer_step_info *out);
 
 /* ---- Requests ------------------------------------------------------------------------------------------------ */
 
@@ -174,6 +176,7 @@ typedef struct infer_step {
     uint32_t n_late;
     uint32_t max_rows; /* of this one */
     int preempted;     /* requests gave way for it: it admits none */
+    uint64_t t_build, t_built, t_begin;
 } infer_step;
 
 /* ---- Scheduler ----------------------------------------------------------------------------------------------- */

@@ -27,6 +27,8 @@ typedef struct side {
     infer_step_image image;
     int32_t *ids, *top_ids;
     float *logprobs, *top_logprobs, *logits, *hidden;
+    infer_step_part *part_times; /* n_parts */
+    infer_step_copy *copy_times; /* n_xfers; sender and receiver write their own fields */
 } side;
 
 struct infer_runner {
@@ -83,7 +85,10 @@ static infer_status receive(infer_runner *r, infer_hal_dev *d, uint32_t part, in
         uint64_t n = transfer_bytes(r, x);
         if (!n)
             continue;
+        infer_step_copy *t = &r->on->copy_times[i];
+        t->t_wait = infer_clock_ns();
         infer_status s = infer_hal_tl_wait(r->parts[x->src_part].tl, r->step_no, UINT64_MAX);
+        t->t_receive = infer_clock_ns();
         if (s != INFER_OK) {
             *who = r->p->devs[x->src_dev].dev;
             return s;
@@ -91,6 +96,7 @@ static infer_status receive(infer_runner *r, infer_hal_dev *d, uint32_t part, in
         infer_copy_end src = {NULL, r->stage + x->stage_offset}, dst = {r->arena[x->dst_dev].h, NULL};
         infer_copy_region g = {.dst_offset = x->dst_offset, .bytes = n, .rows = 1};
         INFER_TRY(infer_hal_copy(d, &dst, &src, &g, 1));
+        t->t_received = infer_clock_ns();
     }
     return INFER_OK;
 }
@@ -104,7 +110,11 @@ static infer_status send(infer_runner *r, infer_hal_dev *d, uint32_t part)
             continue;
         infer_copy_end dst = {NULL, r->stage + x->stage_offset}, src = {r->arena[x->src_dev].h, NULL};
         infer_copy_region g = {.src_offset = x->src_offset, .bytes = n, .rows = 1};
+        infer_step_copy *t = &r->on->copy_times[i];
+        t->t_send = infer_clock_ns();
         INFER_TRY(infer_hal_copy(d, &dst, &src, &g, 1));
+        t->t_sent = infer_clock_ns();
+        t->bytes = n;
         atomic_fetch_add(&r->copy_bytes, n);
     }
     return INFER_OK;
@@ -306,8 +316,11 @@ static void part_job(infer_hal_job *job)
         fail(r, d, s, "step");
         infer_hal_tl_signal_host(pr->tl, r->step_no);
     }
+    uint64_t t1 = infer_clock_ns();
+    r->on->part_times[pr->part].t_begin = t0;
+    r->on->part_times[pr->part].t_end = t1;
     pthread_mutex_lock(&r->lock);
-    r->busy_ns += infer_clock_ns() - t0;
+    r->busy_ns += t1 - t0;
     if (++r->done == r->p->compiled.n_parts)
         pthread_cond_signal(&r->done_cond);
     pthread_mutex_unlock(&r->lock);
@@ -322,6 +335,8 @@ void infer_runner_begin(infer_runner *r, uint32_t which, const infer_step_extra 
     r->step_no++;
     r->done = 0;
     r->busy_ns = 0;
+    for (uint32_t i = 0; i < c->n_xfers; i++)
+        r->on->copy_times[i].bytes = 0;
     atomic_store(&r->copy_bytes, 0);
     atomic_store(&r->status, INFER_OK);
     im->counts[INFER_COUNT_TOKENS] = (int32_t)im->n_tokens;
@@ -359,6 +374,14 @@ infer_status infer_runner_finish(infer_runner *r, infer_step_result *out, infer_
                                .busy_ns = r->busy_ns,
                                .copy_bytes = atomic_load(&r->copy_bytes)};
     return INFER_OK;
+}
+
+void infer_runner_describe(const infer_runner *r, uint32_t which, infer_step_info *out)
+{
+    out->n_parts = r->p->compiled.n_parts;
+    out->parts = r->sides[which].part_times;
+    out->n_copies = r->p->compiled.n_xfers;
+    out->copies = r->sides[which].copy_times;
 }
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
@@ -434,6 +457,22 @@ static void choose_buckets(infer_runner *r)
     r->buckets[r->n_buckets++] = max;
 }
 
+static void name_times(const infer_plan *p, side *d)
+{
+    for (uint32_t i = 0; i < p->compiled.n_parts; i++) {
+        const infer_part *part = &p->compiled.parts[i];
+        d->part_times[i].device = infer_hal_dev_id(p->devs[part->dev].dev);
+        d->part_times[i].sample = part->program == INFER_PROGRAM_SAMPLE;
+    }
+    for (uint32_t i = 0; i < p->compiled.n_xfers; i++) {
+        const infer_transfer *x = &p->compiled.xfers[i];
+        d->copy_times[i].src = infer_hal_dev_id(p->devs[x->src_dev].dev);
+        d->copy_times[i].dst = infer_hal_dev_id(p->devs[x->dst_dev].dev);
+        d->copy_times[i].src_part = (uint32_t)x->src_part;
+        d->copy_times[i].dst_part = (uint32_t)x->dst_part;
+    }
+}
+
 static infer_status alloc_side(const infer_plan *p, side *d)
 {
     const infer_step_layout *l = &p->dec.step;
@@ -446,8 +485,12 @@ static infer_status alloc_side(const infer_plan *p, side *d)
     /* Touched, and so resident, only where they are read back. */
     d->logits = infer_malloc(m * p->file->hp.n_vocab * sizeof *d->logits);
     d->hidden = infer_malloc(m * p->file->hp.n_embd * sizeof *d->hidden);
-    if (!d->bytes || !d->ids || !d->logprobs || !d->top_ids || !d->top_logprobs || !d->logits || !d->hidden)
+    d->part_times = infer_calloc(p->compiled.n_parts, sizeof *d->part_times);
+    d->copy_times = infer_calloc(p->compiled.n_xfers, sizeof *d->copy_times);
+    if (!d->bytes || !d->ids || !d->logprobs || !d->top_ids || !d->top_logprobs || !d->logits || !d->hidden ||
+        !d->part_times || !d->copy_times)
         return INFER_E_NO_MEMORY;
+    name_times(p, d);
     memset(d->bytes, 0, l->bytes);
     d->image = (infer_step_image){.counts = (int32_t *)(d->bytes + l->counts),
                                   .ids = (int32_t *)(d->bytes + l->ids),
@@ -465,6 +508,8 @@ static infer_status alloc_side(const infer_plan *p, side *d)
 
 static void free_side(side *d)
 {
+    infer_free(d->copy_times);
+    infer_free(d->part_times);
     infer_free(d->hidden);
     infer_free(d->logits);
     infer_free(d->top_logprobs);

@@ -27,6 +27,36 @@ typedef struct infer_engine infer_engine;
 #define INFER_PREEMPTION_RECOMPUTE 1u
 #define INFER_PREEMPTION_SWAP      2u /* into host memory and back, as far as swap_bytes go */
 
+/* What a step was, for traces and figures by device. A part is one program on one device; a copy a value that crosses
+ * devices. Times of copies are of the host: on a device with queues of its own their bytes may move later, within the
+ * part. */
+typedef struct infer_step_part {
+    const char *device;
+    uint32_t sample, reserved; /* 1: it samples, 0: it computes layers */
+    uint64_t t_begin, t_end;
+} infer_step_part;
+
+typedef struct infer_step_copy {
+    const char *src, *dst; /* devices */
+    uint32_t src_part, dst_part;
+    uint64_t bytes; /* 0: nothing crossed in this step, and no time below is set */
+    uint64_t t_send, t_sent;
+    uint64_t t_wait, t_receive, t_received; /* waits for the sender, then takes it */
+} infer_step_copy;
+
+typedef struct infer_step_info {
+    uint32_t struct_size;
+    infer_status status;
+    uint64_t number;           /* of steps so far; from 1 */
+    uint64_t t_build, t_built; /* scheduling, mostly while the step before runs */
+    uint64_t t_begin, t_end;   /* devices; not before the step before ends */
+    uint32_t n_seqs, n_tokens, n_sampled, n_block_copies;
+    uint32_t n_running, n_waiting;
+    uint32_t n_parts, n_copies;
+    const infer_step_part *parts;
+    const infer_step_copy *copies;
+} infer_step_info;
+
 typedef struct infer_engine_options {
     uint32_t struct_size;
     uint32_t max_queue;       /* waiting requests before submit answers INFER_E_BUSY; 0: 1024 */
@@ -39,6 +69,10 @@ typedef struct infer_engine_options {
     uint64_t swap_bytes;      /* host memory for what gives way (used where it is needed); 0: none */
     uint32_t preemption;      /* INFER_PREEMPTION_* */
     uint32_t reserved;
+    /* After each step, before its tokens are told (the next one may have begun); valid during the call. On the engine
+     * thread: return soon. */
+    void (*on_step)(void *user, const infer_step_info *step);
+    void *step_user;
 } infer_engine_options;
 
 /* Makes the programs, the block pool and the engine thread. */
