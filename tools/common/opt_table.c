@@ -179,6 +179,8 @@ const opt_row opt_rows[] = {
      "how long a client may take for a request, for taking a piece of the reply, and between requests", 0},
     {OPT_STEP_TIMEOUT, "step-timeout", "", PROG_SERVE, OPT_INT, "SECONDS", "600", 0, 86400, G_SERVER,
      "a step that takes longer counts as hung: its requests fail and /ready is 503; 0: never", 0},
+    {OPT_TRACE, "trace", "", PROG_SERVE, OPT_STRING, "FILE", 0, 0, 0, G_SERVER,
+     "write what steps, devices and requests do as a trace for Perfetto or chrome://tracing", 0},
     {OPT_STATS_INTERVAL, "stats-interval", "", PROG_SERVE, OPT_INT, "SECONDS", "10", 0, 86400, G_SERVER,
      "a line of statistics in the log as often, while there is work; 0: never", 0},
     {OPT_LIMIT_REQUESTS, "limit-requests", "", PROG_SERVE, OPT_INT, "N", "0", 0, 1e12, G_SERVER,

@@ -120,7 +120,7 @@ static void log_plan(const session *s)
     infer_text_free(text);
 }
 
-static infer_status open_engine(session *s, const opts *o, infer_error *err)
+static infer_status open_engine(session *s, const opts *o, const session_wish *w, infer_error *err)
 {
     cli_progress progress;
     cli_progress_begin(&progress, "loading", 1);
@@ -136,6 +136,8 @@ static infer_status open_engine(session *s, const opts *o, infer_error *err)
     eo.swap_bytes = (uint64_t)opt_int(o, OPT_SWAP_SPACE);
     eo.preemption = (uint32_t)opt_int(o, OPT_PREEMPTION);
     eo.no_prefix_cache = !opt_int(o, OPT_PREFIX_CACHING);
+    eo.on_step = w->on_step;
+    eo.step_user = w->step_user;
     return infer_engine_create(s->model, &eo, &s->engine, err);
 }
 
@@ -178,7 +180,7 @@ infer_status session_open(session *s, const opts *o, const session_wish *wish, e
     }
     log_plan(s);
     if (stage == SESSION_ENGINE)
-        st = open_engine(s, o, err);
+        st = open_engine(s, o, w, err);
 done:
     s->load_ns = infer_engine_now() - start;
     if (st < 0) {

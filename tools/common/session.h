@@ -29,7 +29,9 @@ typedef struct session_wish {
     const char *model;   /* instead of --model */
     const char *devices; /* instead of --device */
     uint32_t ctx_size, n_parallel, max_batched_tokens, max_logit_rows;
-    uint32_t measure; /* infer_plan_options.measure */
+    uint32_t measure;                                         /* infer_plan_options.measure */
+    void (*on_step)(void *user, const infer_step_info *step); /* infer_engine_options.on_step */
+    void *step_user;
 } session_wish;
 
 enum session_stage { SESSION_RUNTIME, SESSION_FILE, SESSION_PLAN, SESSION_ENGINE };

@@ -346,6 +346,7 @@ static int on_done(server *s, gen *g, const infer_event *e)
     g->n_generated = e->n_generated;
     snprintf(g->error, sizeof g->error, "%s", e->error && *e->error ? e->error : infer_status_name(e->status));
     observe_done(s, e);
+    trace_request(s->trace, e, g->c->request_id, g->index);
     return --group->n_live == 0 && !group->aborted && !group->stream;
 }
 

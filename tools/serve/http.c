@@ -359,6 +359,8 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **sl
     unsigned status = why == MHD_REQUEST_TERMINATED_COMPLETED_OK ? c->status : 499;
     metrics_http(&s->metrics, status);
     log_call(c, status);
+    trace_call(s->trace, c->method ? c->method : "?", c->path ? c->path : "?", c->request_id, status, c->start_ns,
+               infer_engine_now());
     int dispatched = c->dispatched;
     call_unref(c);
     atomic_fetch_sub(dispatched ? &s->n_live : &s->n_incoming, 1);

@@ -198,6 +198,7 @@ int main(int argc, char **argv)
      * hangs from a device. */
     if (atomic_load(&s.n_live) || atomic_load(&s.stall) == STALL_HUNG) {
         http_leave(&s);
+        trace_finish(s.trace);
         _exit(code);
     }
 done:

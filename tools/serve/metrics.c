@@ -24,6 +24,7 @@ static const double itl[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4,
 static const double latency[] = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                  30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
 static const double few[] = {1, 2, 5, 10, 20};
+static const double tokens[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 
 #define BOUNDS(a) a, sizeof a / sizeof a[0]
 static const struct {
@@ -43,6 +44,7 @@ static const struct {
     [METRIC_PROMPT_TOKENS] = {"request_prompt_tokens", "Prompt tokens of a request.", NULL, 0},
     [METRIC_GENERATION_TOKENS] = {"request_generation_tokens", "Tokens made for a request.", NULL, 0},
     [METRIC_PARAMS_N] = {"request_params_n", "Parameter n of requests.", BOUNDS(few)},
+    [METRIC_STEP_TOKENS] = {"iteration_tokens_total", "Tokens of a step.", BOUNDS(tokens)},
     [METRIC_PARAMS_MAX_TOKENS] = {"request_params_max_tokens", "Parameter max_tokens of requests.", NULL, 0},
 };
 
@@ -113,6 +115,42 @@ void metrics_http(metrics *m, unsigned status)
 {
     pthread_mutex_lock(&m->lock);
     m->responses[status == 499 ? 0 : status / 100 % 6]++;
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void add_busy(metrics *m, const char *device, uint64_t ns)
+{
+    size_t i = 0;
+    while (i < METRIC_MAX_DEVICES && m->devices[i].name && strcmp(m->devices[i].name, device))
+        i++;
+    if (i < METRIC_MAX_DEVICES) {
+        m->devices[i].name = device;
+        m->devices[i].busy_ns += ns;
+    }
+}
+
+static void add_link(metrics *m, const char *src, const char *dst, uint64_t bytes)
+{
+    size_t i = 0;
+    while (i < METRIC_MAX_LINKS && m->links[i].src && (strcmp(m->links[i].src, src) || strcmp(m->links[i].dst, dst)))
+        i++;
+    if (i < METRIC_MAX_LINKS) {
+        m->links[i].src = src;
+        m->links[i].dst = dst;
+        m->links[i].bytes += bytes;
+    }
+}
+
+void metrics_step(metrics *m, const infer_step_info *step)
+{
+    metrics_observe(m, METRIC_STEP_TOKENS, step->n_tokens);
+    if (step->status < 0)
+        return;
+    pthread_mutex_lock(&m->lock);
+    for (uint32_t i = 0; i < step->n_parts; i++)
+        add_busy(m, step->parts[i].device, step->parts[i].t_end - step->parts[i].t_begin);
+    for (uint32_t i = 0; i < step->n_copies; i++)
+        add_link(m, step->copies[i].src, step->copies[i].dst, step->copies[i].bytes);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -249,14 +287,9 @@ static void print_devices(const printer *p, server *s, const infer_engine_stats 
     }
     /* The engine counts these over all devices: with one device they are its own. */
     const char *device = devices == 1 ? mem[0].device : "all";
-    head(p, "device_busy_seconds_total", "counter", "Time that devices worked.");
-    snprintf(more, sizeof more, "device=\"%s\"", device);
-    line(p, "device_busy_seconds_total", more, (double)st->device_busy_ns / 1e9);
-    head(p, "fallback_ops_total", "counter", "Ops run on the host for a device that lacks them.");
     snprintf(more, sizeof more, "op=\"all\",device=\"%s\"", device);
+    head(p, "fallback_ops_total", "counter", "Ops run on the host for a device that lacks them.");
     line(p, "fallback_ops_total", more, (double)st->fallback_ops);
-    head(p, "link_bytes_total", "counter", "Bytes copied between devices.");
-    line(p, "link_bytes_total", "src=\"all\",dst=\"all\"", (double)st->copy_bytes);
     char *text;
     if (infer_plan_json(s->session.plan, &text, NULL) >= 0) {
         json_t *plan = json_loads(text, 0, NULL);
@@ -266,6 +299,34 @@ static void print_devices(const printer *p, server *s, const infer_engine_stats 
                    json_number_value(rate));
         json_decref(plan);
         infer_text_free(text);
+    }
+}
+
+/* With m's lock held. A device that has not worked yet is there too, as a rate needs its 0. */
+static void print_steps(const printer *p, server *s)
+{
+    const metrics *m = &s->metrics;
+    infer_memory_row mem[64];
+    uint32_t n = infer_model_memory(s->session.model, mem, 64);
+    char more[160];
+    head(p, "device_busy_seconds_total", "counter", "Time that a device worked on steps.");
+    for (size_t i = 0; i < METRIC_MAX_DEVICES && m->devices[i].name; i++) {
+        snprintf(more, sizeof more, "device=\"%.31s\"", m->devices[i].name);
+        line(p, "device_busy_seconds_total", more, (double)m->devices[i].busy_ns / 1e9);
+    }
+    for (uint32_t i = 0; i < n && i < 64; i++) {
+        size_t k = 0;
+        while (k < METRIC_MAX_DEVICES && m->devices[k].name && strcmp(m->devices[k].name, mem[i].device))
+            k++;
+        if ((i && !strcmp(mem[i - 1].device, mem[i].device)) || k == METRIC_MAX_DEVICES || m->devices[k].name)
+            continue;
+        snprintf(more, sizeof more, "device=\"%.31s\"", mem[i].device);
+        line(p, "device_busy_seconds_total", more, 0);
+    }
+    head(p, "link_bytes_total", "counter", "Bytes of steps' values copied from device to device.");
+    for (size_t i = 0; i < METRIC_MAX_LINKS && m->links[i].src; i++) {
+        snprintf(more, sizeof more, "src=\"%.31s\",dst=\"%.31s\"", m->links[i].src, m->links[i].dst);
+        line(p, "link_bytes_total", more, (double)m->links[i].bytes);
     }
 }
 
@@ -327,6 +388,7 @@ void metrics_print(struct server *s, const char *prefix, sbuf *out)
     for (int i = 0; i < METRIC_COUNT; i++)
         print_histogram(&p, m, (enum metric)i);
     print_requests(&p, m);
+    print_steps(&p, s);
     pthread_mutex_unlock(&m->lock);
     print_connections(&p, s);
     single(&p, "engine_stalled", "gauge", "1 while a step takes longer than a minute, 2 beyond --step-timeout.",

@@ -8,6 +8,8 @@
 #include <pthread.h>
 #include <stdint.h>
 
+#include <infer/infer.h>
+
 #include "sbuf.h"
 
 enum metric {
@@ -23,6 +25,7 @@ enum metric {
     METRIC_GENERATION_TOKENS,
     METRIC_PARAMS_N,
     METRIC_PARAMS_MAX_TOKENS,
+    METRIC_STEP_TOKENS,
     METRIC_COUNT
 };
 
@@ -37,8 +40,24 @@ typedef struct histogram {
     double sum;
 } histogram;
 
+/* What steps said of a device, or of two that a value crossed. Names are the engine's, which outlives this. */
+typedef struct metrics_device {
+    const char *name;
+    uint64_t busy_ns;
+} metrics_device;
+
+typedef struct metrics_link {
+    const char *src, *dst;
+    uint64_t bytes;
+} metrics_link;
+
+#define METRIC_MAX_DEVICES 16
+#define METRIC_MAX_LINKS   64
+
 typedef struct metrics {
     pthread_mutex_t lock;
+    metrics_device devices[METRIC_MAX_DEVICES];
+    metrics_link links[METRIC_MAX_LINKS];
     uint64_t max_len; /* of a request; token buckets end there */
     histogram h[METRIC_COUNT];
     uint64_t finished[8];  /* by INFER_FINISH_* */
@@ -53,6 +72,7 @@ void metrics_observe(metrics *m, enum metric which, double value);
 void metrics_finished(metrics *m, uint32_t finish);
 void metrics_params(metrics *m, uint64_t n, int64_t max_tokens);
 void metrics_http(metrics *m, unsigned status);
+void metrics_step(metrics *m, const infer_step_info *step);
 void metrics_rejected(metrics *m, enum rejected why);
 
 struct server;

@@ -48,6 +48,10 @@ infer_status server_init(server *s, const opts *o, int *code, infer_error *err)
         *code = cli_exit_code(st);
         return st;
     }
+    if ((st = trace_open(opt_str(o, OPT_TRACE), &s->trace, err)) < 0) {
+        *code = EXIT_OTHER;
+        return st;
+    }
     s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     s->model = model_id(o);
     s->strict_model = opt_set(o, OPT_SERVED_MODEL_NAME);
@@ -77,9 +81,17 @@ infer_status server_listen(server *s, unsigned *port, int *code, infer_error *er
     return st;
 }
 
+static void on_step(void *user, const infer_step_info *step)
+{
+    server *s = user;
+    metrics_step(&s->metrics, step);
+    trace_step(s->trace, step);
+}
+
 infer_status server_load(server *s, int *code, infer_error *err)
 {
-    infer_status st = session_open(&s->session, s->o, NULL, SESSION_ENGINE, NULL, code, err);
+    infer_status st = session_open(&s->session, s->o, &(session_wish){.on_step = on_step, .step_user = s},
+                                   SESSION_ENGINE, NULL, code, err);
     if (st < 0)
         return st;
     s->metrics.max_len = infer_engine_ctx_size(s->session.engine);
@@ -110,6 +122,7 @@ void server_close(server *s)
     watch_stop(s);
     chat_destroy(&s->chat);
     session_close(&s->session);
+    trace_close(s->trace);
     if (s->wake_fd >= 0)
         close(s->wake_fd);
     auth_free(&s->auth);

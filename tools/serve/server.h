@@ -29,6 +29,7 @@
 #include "opt.h"
 #include "sbuf.h"
 #include "session.h"
+#include "trace.h"
 
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_FAILED };
 /* Requests wait and no step ends: for longer than usual; for so long that they were failed. */
@@ -50,6 +51,7 @@ typedef struct server {
     metrics metrics;
     struct http *http;
     struct conns *conns;
+    trace *trace; /* NULL: off */
     struct work *work;
     struct watch *watch;
     struct pump *pump;
