@@ -330,6 +330,7 @@ static void observe_done(server *s, const infer_event *e)
     metrics_observe(m, METRIC_INFERENCE, seconds(e->t_first_run, e->t_end));
     metrics_observe(m, METRIC_PROMPT_TOKENS, (double)e->n_prompt);
     metrics_observe(m, METRIC_GENERATION_TOKENS, (double)e->n_generated);
+    metrics_observe(m, METRIC_COMPUTED_TOKENS, (double)(e->n_prompt - e->n_cached));
     if (e->n_generated > 1)
         metrics_observe(m, METRIC_TPOT, decode / (double)(e->n_generated - 1));
 }
@@ -347,7 +348,13 @@ static int on_done(server *s, gen *g, const infer_event *e)
     snprintf(g->error, sizeof g->error, "%s", e->error && *e->error ? e->error : infer_status_name(e->status));
     observe_done(s, e);
     trace_request(s->trace, e, g->c->request_id, g->index);
-    return --group->n_live == 0 && !group->aborted && !group->stream;
+    if (--group->n_live)
+        return 0;
+    uint64_t most = 0;
+    for (size_t i = 0; i < group->n; i++)
+        most = group->gens[i].n_generated > most ? group->gens[i].n_generated : most;
+    metrics_observe(&s->metrics, METRIC_MAX_GENERATION_TOKENS, (double)most);
+    return !group->aborted && !group->stream;
 }
 
 /* Returns 1 when the call's reply is due. With its lock held. */

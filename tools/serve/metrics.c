@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -43,6 +44,10 @@ static const struct {
     [METRIC_INFERENCE] = {"request_inference_time_seconds", "Time from first run to end.", BOUNDS(latency)},
     [METRIC_PROMPT_TOKENS] = {"request_prompt_tokens", "Prompt tokens of a request.", NULL, 0},
     [METRIC_GENERATION_TOKENS] = {"request_generation_tokens", "Tokens made for a request.", NULL, 0},
+    [METRIC_MAX_GENERATION_TOKENS] = {"request_max_num_generation_tokens", "Tokens of a request's longest choice.",
+                                      NULL, 0},
+    [METRIC_COMPUTED_TOKENS] = {"request_prefill_kv_computed_tokens",
+                                "Prompt tokens of a request that the prefix cache did not have.", NULL, 0},
     [METRIC_PARAMS_N] = {"request_params_n", "Parameter n of requests.", BOUNDS(few)},
     [METRIC_STEP_TOKENS] = {"iteration_tokens_total", "Tokens of a step.", BOUNDS(tokens)},
     [METRIC_PARAMS_MAX_TOKENS] = {"request_params_max_tokens", "Parameter max_tokens of requests.", NULL, 0},
@@ -190,7 +195,11 @@ static void head(const printer *p, const char *name, const char *type, const cha
 /* more: further labels such as `device="cpu0"`, or NULL. */
 static void line(const printer *p, const char *name, const char *more, double value)
 {
-    sbuf_printf(p->out, "%s%s{%s%s%s} %.17g\n", p->prefix, name, p->labels.p, more ? "," : "", more ? more : "", value);
+    sbuf_printf(p->out, "%s%s{%s%s%s} ", p->prefix, name, p->labels.p, more ? "," : "", more ? more : "");
+    if (isnan(value))
+        sbuf_puts(p->out, "NaN\n");
+    else
+        sbuf_printf(p->out, "%.17g\n", value);
 }
 
 static void single(const printer *p, const char *name, const char *type, const char *help, double value)
@@ -249,6 +258,11 @@ static void print_engine(const printer *p, const infer_engine_stats *st)
     single(p, "num_requests_waiting", "gauge", "Requests that wait.", st->n_waiting);
     single(p, "kv_cache_usage_perc", "gauge", "Used part of the KV cache; 1 is all.",
            total > 0 ? (double)st->blocks_used / total : 0);
+    char more[96];
+    snprintf(more, sizeof more, "block_size=\"%u\",num_gpu_blocks=\"%llu\"", st->block_size,
+             (unsigned long long)st->blocks_total);
+    head(p, "cache_config_info", "gauge", "The KV cache's shape.");
+    line(p, "cache_config_info", more, 1);
     single(p, "prompt_tokens_total", "counter", "Prompt tokens processed, found in the prefix cache or computed.",
            (double)(st->prompt_tokens + st->prefix_hits));
     single(p, "generation_tokens_total", "counter", "Tokens made.", (double)st->generated_tokens);
@@ -291,15 +305,17 @@ static void print_devices(const printer *p, server *s, const infer_engine_stats 
     head(p, "fallback_ops_total", "counter", "Ops run on the host for a device that lacks them.");
     line(p, "fallback_ops_total", more, (double)st->fallback_ops);
     char *text;
+    double predicted = NAN;
     if (infer_plan_json(s->session.plan, &text, NULL) >= 0) {
         json_t *plan = json_loads(text, 0, NULL);
         json_t *rate = json_object_get(json_object_get(plan, "predicted"), "decode_tok_s");
         if (json_is_number(rate))
-            single(p, "plan_predicted_tokens_per_second", "gauge", "Decode rate that the plan predicts.",
-                   json_number_value(rate));
+            predicted = json_number_value(rate);
         json_decref(plan);
         infer_text_free(text);
     }
+    single(p, "plan_predicted_tokens_per_second", "gauge",
+           "Decode rate of one sequence that the plan predicts; NaN: no rates are known to predict from.", predicted);
 }
 
 /* With m's lock held. A device that has not worked yet is there too, as a rate needs its 0. */
@@ -391,6 +407,10 @@ void metrics_print(struct server *s, const char *prefix, sbuf *out)
     print_steps(&p, s);
     pthread_mutex_unlock(&m->lock);
     print_connections(&p, s);
+    head(&p, "build_info", "gauge", "The program's version.");
+    line(&p, "build_info", "version=\"" INFER_VERSION_STRING "\"", 1);
+    single(&p, "ready", "gauge", "1 while /ready says so.",
+           atomic_load(&s->state) == SERVER_READY && !atomic_load(&s->stall));
     single(&p, "engine_stalled", "gauge", "1 while a step takes longer than a minute, 2 beyond --step-timeout.",
            atomic_load(&s->stall));
     print_devices(&p, s, &st);
