@@ -28,6 +28,9 @@
 #include "watch.h"
 #include "work.h"
 
+/* So many times the limit of a body are read to be dropped. */
+#define TOO_MUCH 4
+
 struct http {
     struct MHD_Daemon *daemon;
     char *socket_path; /* of a Unix socket */
@@ -211,7 +214,7 @@ static enum MHD_Result send_reply(call *c)
         MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, c->allow);
     if (c->cors)
         add_cors_headers(c, r);
-    if (atomic_load(&c->server->state) >= SERVER_DRAINING)
+    if (c->ambiguous || atomic_load(&c->server->state) >= SERVER_DRAINING)
         MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     enum MHD_Result ok = MHD_queue_response(c->connection, c->status, r);
     MHD_destroy_response(r);
@@ -220,11 +223,21 @@ static enum MHD_Result send_reply(call *c)
 
 /* ---- Receiving --------------------------------------------------------------------------------------------- */
 
+typedef struct header_counts {
+    size_t n_bytes;
+    unsigned n_lengths, n_encodings, n_unknown; /* what says how long the body is */
+} header_counts;
+
 static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const char *name, const char *value)
 {
-    size_t *n = cls;
+    header_counts *n = cls;
     (void)kind;
-    *n += strlen(name) + (value ? strlen(value) : 0);
+    n->n_bytes += strlen(name) + (value ? strlen(value) : 0);
+    n->n_lengths += !strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    if (!strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING)) {
+        n->n_encodings++;
+        n->n_unknown += !value || strcasecmp(value, "chunked") != 0;
+    }
     return MHD_YES;
 }
 
@@ -232,13 +245,22 @@ static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const ch
 static void admit_connection(call *c)
 {
     struct MHD_Connection *m = c->connection;
+    header_counts n = {0};
+    MHD_get_connection_values(m, MHD_HEADER_KIND, count_header, &n);
     admit_headers h = {.authorization = header(m, MHD_HTTP_HEADER_AUTHORIZATION),
                        .x_api_key = header(m, "x-api-key"),
                        .origin = header(m, MHD_HTTP_HEADER_ORIGIN),
                        .ask_method = header(m, "Access-Control-Request-Method"),
-                       .ask_headers = header(m, "Access-Control-Request-Headers")};
-    MHD_get_connection_values(m, MHD_HEADER_KIND, count_header, &h.n_bytes);
+                       .ask_headers = header(m, "Access-Control-Request-Headers"),
+                       .n_bytes = n.n_bytes};
     admit(c, &h);
+    /* Where a proxy in front reads another length than we do, the rest would be a request of somebody else's. */
+    if (n.n_lengths + n.n_encodings > 1 || n.n_unknown) {
+        c->ambiguous = 1;
+        c->route = NULL;
+        respond_error(c, 400, "ambiguous_length", NULL,
+                      "State the length of the body once: by Content-Length, or by Transfer-Encoding: chunked.");
+    }
 }
 
 static void run_handler(call *c)
@@ -296,10 +318,14 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
             return MHD_NO;
         admit_connection(c);
         const char *length = header(connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
-        if (length && strtoull(length, NULL, 10) > limit) {
-            c->body_too_large = 1;
-            return dispatch(c); /* before the body is read, which closes the connection */
-        }
+        if (c->ambiguous)
+            return dispatch(c);
+        uint64_t stated = length ? strtoull(length, NULL, 10) : 0;
+        c->body_too_large = stated > limit;
+        /* An answer before the body closes the connection, and many clients only see that: so a body that is not much
+         * too large is read and dropped, unless the client asked first. */
+        if (stated > limit && (stated > TOO_MUCH * limit || header(connection, MHD_HTTP_HEADER_EXPECT)))
+            return dispatch(c);
         return MHD_YES;
     }
     if (*n_data) {
@@ -312,7 +338,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
         c->received += *n_data;
         conn_expect(s, c->conn, c->start_ns, c->received);
         c->dropped += c->body_too_large ? *n_data : 0;
-        if (c->dropped > 4 * limit) /* an endless body: leave it */
+        if (c->dropped > TOO_MUCH * limit) /* an endless body: leave it */
             return MHD_NO;
         *n_data = 0;
         return MHD_YES;

@@ -28,6 +28,8 @@ void respond_json(call *c, unsigned status, json_t *body)
 const char *respond_type(unsigned http_status)
 {
     switch (http_status) {
+    case 403:
+        return "permission_error";
     case 429:
         return "rate_limit_error";
     case 500:

@@ -116,7 +116,7 @@ typedef struct call {
     struct gen_group *gens; /* owned; NULL: no generation */
 
     /* The connection's own. */
-    int dispatched, body_too_large;
+    int dispatched, body_too_large, ambiguous;
     uint64_t received, dropped; /* bytes of a body; those beyond the limit */
 } call;
 
