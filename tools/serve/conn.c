@@ -4,6 +4,7 @@
  */
 #include "config.h"
 
+#include <poll.h>
 #include <stdlib.h>
 
 #include <sys/socket.h>
@@ -48,7 +49,7 @@ conn *conn_open(server *s, int fd)
     if (!c)
         return NULL;
     c->fd = fd;
-    conn_expect(s, c, infer_engine_now(), 0);
+    conn_receive(s, c, infer_engine_now(), 0);
     pthread_mutex_lock(&l->lock);
     if ((c->next = l->first))
         l->first->prev = c;
@@ -72,16 +73,38 @@ void conn_close(server *s, conn *c)
     free(c);
 }
 
-void conn_expect(server *s, conn *c, uint64_t since, uint64_t bytes)
+void conn_receive(server *s, conn *c, uint64_t since, uint64_t bytes)
 {
-    if (c)
-        atomic_store(&c->deadline, since + s->conns->patience + bytes * (UINT64_C(1000000000) / SLOWEST));
+    if (!c)
+        return;
+    atomic_store(&c->deadline, since + s->conns->patience + bytes * (UINT64_C(1000000000) / SLOWEST));
+    atomic_store(&c->receives, 1);
+}
+
+void conn_send(server *s, conn *c)
+{
+    if (!c)
+        return;
+    atomic_store(&c->deadline, infer_engine_now() + s->conns->patience);
+    atomic_store(&c->receives, 0);
 }
 
 void conn_wait(conn *c)
 {
-    if (c)
-        atomic_store(&c->deadline, 0);
+    if (!c)
+        return;
+    atomic_store(&c->deadline, 0);
+    atomic_store(&c->receives, 0);
+}
+
+/* Whether the client closed its side while a request was to come, now and at the last look: what it had sent before it
+ * did is long read. */
+static int ended(conn *c)
+{
+    struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
+    int was = c->closed;
+    c->closed = atomic_load(&c->receives) && poll(&p, 1, 0) == 1;
+    return was && c->closed;
 }
 
 void conn_reap(server *s, uint64_t now)
@@ -90,6 +113,8 @@ void conn_reap(server *s, uint64_t now)
     pthread_mutex_lock(&l->lock);
     for (conn *c = l->first; c; c = c->next) {
         uint64_t deadline = atomic_load(&c->deadline);
+        if (ended(c))
+            shutdown(c->fd, SHUT_RDWR);
         /* Its owner may have met the deadline just now: then it is not ours to cut off. */
         if (deadline && now >= deadline && atomic_compare_exchange_strong(&c->deadline, &deadline, 0)) {
             shutdown(c->fd, SHUT_RDWR);

@@ -12,6 +12,8 @@ typedef struct conn {
     struct conn *prev, *next;
     int fd;
     _Atomic uint64_t deadline; /* 0: it waits for us */
+    _Atomic int receives;      /* a request or a part of one is to come */
+    int closed;                /* conn_reap's: the client had closed its side when it last looked */
 } conn;
 
 infer_status conn_start(server *s, infer_error *err);
@@ -21,12 +23,16 @@ void conn_stop(server *s);
  * Both on the HTTP thread; c may be NULL in all that follow. */
 conn *conn_open(server *s, int fd);
 void conn_close(server *s, conn *c);
-/* The client has --client-timeout from now on, and a second more for each 8 KiB of `bytes`. */
-void conn_expect(server *s, conn *c, uint64_t since, uint64_t bytes);
+/* A request is to come, or the rest of one whose headers came at `since`: the client has --client-timeout from then on,
+ * and a second more for each 8 KiB of `bytes`. */
+void conn_receive(server *s, conn *c, uint64_t since, uint64_t bytes);
+/* A piece of the reply is to be taken: --client-timeout from now on. */
+void conn_send(server *s, conn *c);
 /* Nothing is expected of the client. */
 void conn_wait(conn *c);
 
-/* Shuts down those that are late: the HTTP library then sees their end. The main thread, about once a second. */
+/* Shuts down those that are late, and those that end in the middle of a request, which the HTTP library would go on
+ * waiting for: it then sees their end. The main thread, about once a second. */
 void conn_reap(server *s, uint64_t now);
 /* Open ones, and those that were shut down so far. */
 void conn_counts(server *s, uint64_t *n_open, uint64_t *n_late);

@@ -94,7 +94,7 @@ static call *new_call(server *s, struct MHD_Connection *connection, const char *
     c->fd = info ? (int)info->connect_fd : -1;
     info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     c->conn = info ? info->socket_context : NULL;
-    conn_expect(s, c->conn, c->start_ns, 0); /* its body */
+    conn_receive(s, c->conn, c->start_ns, 0); /* its body */
     c->method = strdup(strcmp(method, "HEAD") ? method : "GET");
     c->path = strdup(url);
     name_request(c, header(connection, "x-request-id"));
@@ -131,7 +131,7 @@ static void release_reply(void *p)
 static ssize_t read_reply(void *p, uint64_t at, char *buf, size_t max)
 {
     const call *c = p;
-    conn_expect(c->server, c->conn, infer_engine_now(), 0);
+    conn_send(c->server, c->conn);
     if (at >= c->reply.n)
         return MHD_CONTENT_READER_END_OF_STREAM;
     size_t n = c->reply.n - at < max ? c->reply.n - at : max;
@@ -160,7 +160,7 @@ static ssize_t read_stream(void *p, uint64_t at, char *buf, size_t max)
         }
     }
     if (!c->suspended)
-        conn_expect(c->server, c->conn, infer_engine_now(), 0);
+        conn_send(c->server, c->conn);
     if (!n && c->out_at < c->out.n) {
         size_t k = c->out.n - c->out_at < max ? c->out.n - c->out_at : max;
         memcpy(buf, c->out.p + c->out_at, k);
@@ -188,7 +188,7 @@ static enum MHD_Result send_reply(call *c)
 {
     struct MHD_Response *r;
     call_ref(c);
-    conn_expect(c->server, c->conn, infer_engine_now(), 0);
+    conn_send(c->server, c->conn);
     if (c->streams)
         r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, c, release_reply);
     else
@@ -336,7 +336,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
         else if (c->route && !c->body_too_large)
             sbuf_add(&c->body, data, *n_data);
         c->received += *n_data;
-        conn_expect(s, c->conn, c->start_ns, c->received);
+        conn_receive(s, c->conn, c->start_ns, c->received);
         c->dropped += c->body_too_large ? *n_data : 0;
         if (c->dropped > TOO_MUCH * limit) /* an endless body: leave it */
             return MHD_NO;
@@ -381,7 +381,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **sl
     *slot = NULL;
     watch_remove(c);
     gen_client_gone(c);
-    conn_expect(s, c->conn, infer_engine_now(), 0); /* another request, or the end */
+    conn_receive(s, c->conn, infer_engine_now(), 0); /* another request, or the end */
     unsigned status = why == MHD_REQUEST_TERMINATED_COMPLETED_OK ? c->status : 499;
     metrics_http(&s->metrics, status);
     log_call(c, status);
