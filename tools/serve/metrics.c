@@ -318,10 +318,9 @@ static void print_devices(const printer *p, server *s, const infer_engine_stats 
            "Decode rate of one sequence that the plan predicts; NaN: no rates are known to predict from.", predicted);
 }
 
-/* With m's lock held. A device that has not worked yet is there too, as a rate needs its 0. */
-static void print_steps(const printer *p, server *s)
+/* A device that has not worked yet is there too, as a rate needs its 0. */
+static void print_steps(const printer *p, const server *s, const metrics *m)
 {
-    const metrics *m = &s->metrics;
     infer_memory_row mem[64];
     uint32_t n = infer_model_memory(s->session.model, mem, 64);
     char more[160];
@@ -399,13 +398,14 @@ void metrics_print(struct server *s, const char *prefix, sbuf *out)
     }
     infer_engine_get_stats(s->session.engine, &st);
     print_engine(&p, &st);
-    metrics *m = &s->metrics;
-    pthread_mutex_lock(&m->lock);
+    metrics m; /* printed from a copy: a step that ends meanwhile does not wait */
+    pthread_mutex_lock(&s->metrics.lock);
+    memcpy(&m, &s->metrics, sizeof m);
+    pthread_mutex_unlock(&s->metrics.lock);
     for (int i = 0; i < METRIC_COUNT; i++)
-        print_histogram(&p, m, (enum metric)i);
-    print_requests(&p, m);
-    print_steps(&p, s);
-    pthread_mutex_unlock(&m->lock);
+        print_histogram(&p, &m, (enum metric)i);
+    print_requests(&p, &m);
+    print_steps(&p, s, &m);
     print_connections(&p, s);
     head(&p, "build_info", "gauge", "The program's version.");
     line(&p, "build_info", "version=\"" INFER_VERSION_STRING "\"", 1);
