@@ -91,7 +91,9 @@ infer_status rig_try(rig *r, const rig_options *o)
                                .max_step_tokens = o->step_tokens,
                                .no_prefix_cache = o->no_prefix_cache,
                                .swap_bytes = o->swap,
-                               .preemption = o->preemption};
+                               .preemption = o->preemption,
+                               .on_step = o->on_step,
+                               .step_user = o->step_user};
     infer_status s = INFER_OK;
     r->rt = o->runtime;
     r->borrowed = r->rt != NULL;

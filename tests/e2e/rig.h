@@ -18,6 +18,8 @@ typedef struct rig_options {
     uint32_t validate;      /* every call to a plugin is checked */
     uint32_t deterministic; /* as --deterministic */
     const char *modules;    /* folders of modules; NULL: INFER_BACKEND_PATH */
+    void (*on_step)(void *user, const infer_step_info *step);
+    void *step_user;
     infer_runtime *runtime; /* another rig's, which outlives this one; NULL: its own */
 } rig_options;
 
