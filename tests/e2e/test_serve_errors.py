@@ -197,8 +197,10 @@ if status != 200:
 seen.add((503, "loading"))  # a fast machine may have loaded it already
 endless = {"prompt": "Hello", "max_tokens": 16000, "temperature": 0, "ignore_eos": True}
 s = Server("-np", "1", "--max-queue", "1", "-c", "16384", "--limit-requests", "3", "--drain-timeout", "2", model=model)
-held = [s.raw(http_bytes("POST", TEXT, json.dumps(dict(endless, stream=i == 0)).encode())) for i in range(2)]
-check(s.wait_metric("infer_num_requests_running", 1) and s.wait_metric("infer_num_requests_waiting", 1), "one runs, one waits")
+held = []
+for stream, metric in ((True, "running"), (False, "waiting")):  # one after the other: the queue has room for one
+    held.append(s.raw(http_bytes("POST", TEXT, json.dumps(dict(endless, stream=stream)).encode())))
+    check(s.wait_metric("infer_num_requests_" + metric, 1), "one", metric)
 check(refused(s, TEXT, endless, 429, "queue_full", "queue")["Retry-After"], "when to try again")
 check(refused(s, TEXT, endless, 429, "rate_limit_exceeded", "limit")["Retry-After"], "when to try again")
 idle, ready = s.connect(), s.connect()

@@ -87,7 +87,7 @@ def storm(s, what):
     check(s.wait_metric("process_open_fds", before["process_open_fds"]), what, "descriptors")
     after = s.metrics()
     ended = sum(v - before[k] for k, v in after.items() if k.startswith("infer_request_success_total"))
-    check(after['infer_request_success_total{finished_reason="abort"}'] > 0 and ended > 20, what, "some were cut short", ended)
+    check(after['infer_request_success_total{finished_reason="abort"}'] > 0 and ended > 5, what, "some were cut short", ended)
     check(after['infer_request_success_total{finished_reason="error"}'] == 0, what, "none failed")
     reply = s.post(TEXT, {"prompt": "warm", "max_tokens": 2, "temperature": 0})
     check(reply[0] == 200, what, "it serves on")
