@@ -22,7 +22,7 @@ model = make_model("leave.gguf", "--ctx", "4096", "--layers", "2")
 
 def leave(s, r):
     """One client: what it asks and when it leaves are up to r. Returns how far it came."""
-    body = {"max_tokens": r.choice((1, 20, 2000)), "temperature": 0, "ignore_eos": True, "stream": r.random() < 0.6,
+    body = {"max_tokens": r.choice((1, 20, 2000 // SLOWDOWN)), "temperature": 0, "ignore_eos": True, "stream": r.random() < 0.6,
             "n": r.choice((1, 1, 3)), "logprobs": None}
     path = r.choice((CHAT, TEXT, TEXT))
     text = r.choice(("Hi", "x" * 300, "y" * 1500)) + str(r.random())
