@@ -57,6 +57,7 @@ static void note_state(infer_engine *e)
     const infer_sched *s = &e->sched;
     st->n_running = s->n_running;
     st->n_waiting = s->queue.n;
+    st->under_way = e->under_way != NULL;
     st->preemptions = s->preemptions;
     st->prefix_queries = s->prefix_queries;
     st->prefix_hits = s->prefix_hits;
@@ -355,13 +356,13 @@ static void step_failed(infer_engine *e, infer_step *step, infer_status s, const
 static void begin_step(infer_engine *e, infer_step *st)
 {
     st->t_begin = infer_clock_ns();
+    e->under_way = st;
     pthread_mutex_lock(&e->lock);
     note_state(e);
     e->stats.step_tokens_last = st->im->n_tokens;
     e->stats.step_seqs_last = st->n_batch;
     e->n_begun++;
     pthread_mutex_unlock(&e->lock);
-    e->under_way = st;
     infer_runner_begin(e->runner, st->number, &st->x);
     infer_sched_begin(&e->sched, st);
 }

@@ -261,7 +261,7 @@ void rig_idle(rig *r)
 {
     for (int i = 0; i < 10000; i++) {
         infer_engine_stats st = rig_stats(r);
-        if (!st.n_running && !st.n_waiting && !st.blocks_used && !st.kv_tokens_used)
+        if (!st.n_running && !st.n_waiting && !st.under_way && !st.blocks_used && !st.kv_tokens_used)
             return;
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }

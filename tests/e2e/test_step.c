@@ -152,12 +152,51 @@ static void test_a_step_that_fails(void **state)
     f->reset();
 }
 
+/* A request ends by the token of one step while the next, which was built before the token was known, runs. */
+static void test_a_step_whose_requests_ended(void **state)
+{
+    (void)state;
+    rig r;
+    answer a = {0}, b = {0}, *list[] = {&a, &b};
+    if (!rig_has("sim0"))
+        skip();
+    const char *settings[] = {rig_wrap("sim"), NULL};
+    rig_options o = {.model = rig_golden("llama"),
+                     .devices = "fault0",
+                     .ctx = 96,
+                     .parallel = 4,
+                     .batched = 64,
+                     .settings = settings};
+    const infer_fault_api *f = rig_fault();
+    rig_open(&r, &o);
+    infer_request q = {.prompt = prompt, .n_prompt = N_PROMPT, .max_tokens = 1, .flags = INFER_REQ_IGNORE_EOS};
+    rig_submit(&r, &q, &a);
+    rig_collect(&r, list, 1);
+    assert_int_equal(a.n, 1);
+    f->delay(INFER_FAULT_SIGNAL, 500000000);
+    q.max_tokens = 5;
+    q.stop_ids = a.ids;
+    q.n_stop_ids = 1;
+    rig_submit(&r, &q, &b);
+    rig_collect(&r, &list[1], 1);
+    infer_engine_stats st = rig_stats(&r);
+    assert_int_equal(b.finish, INFER_FINISH_STOP);
+    assert_true(st.n_running == 0 && st.n_waiting == 0 && st.under_way == 1);
+    f->reset();
+    rig_idle(&r);
+    assert_int_equal(rig_stats(&r).under_way, 0);
+    answer_free(&a);
+    answer_free(&b);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_device),
         cmocka_unit_test(test_two_devices),
         cmocka_unit_test(test_a_step_that_fails),
+        cmocka_unit_test(test_a_step_whose_requests_ended),
     };
     rig_watchdog(120);
     return cmocka_run_group_tests(tests, NULL, NULL);

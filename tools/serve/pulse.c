@@ -19,7 +19,7 @@
 static void watch_steps(server *s, pulse *p, const infer_engine_stats *st, uint64_t now)
 {
     uint64_t limit = (uint64_t)opt_int(s->o, OPT_STEP_TIMEOUT) * SECOND;
-    if (!p->began || st->steps != p->steps || (!st->n_running && !st->n_waiting)) {
+    if (!p->began || st->steps != p->steps || (!st->n_running && !st->n_waiting && !st->under_way)) {
         p->began = 1;
         p->steps = st->steps;
         p->moved_ns = now;

@@ -196,7 +196,7 @@ typedef struct infer_engine_stats {
     uint64_t fallback_ops;            /* ops run on the host for a device that lacks them, so far */
     uint64_t copy_bytes;              /* between devices, so far */
     infer_status fatal;
-    uint32_t reserved;
+    uint32_t under_way;                   /* 1: a step runs; it may be for requests that have all ended */
     uint64_t prefix_queries, prefix_hits; /* prompt tokens of requests that started; those that the prefix cache had */
     uint64_t blocks_cached;               /* of those not used, blocks that the prefix cache holds */
     uint64_t blocks_swapped_out, blocks_swapped_in;
