@@ -9,11 +9,13 @@
 #include <string.h>
 
 #include "bench.h"
+#include "load/load.h"
 
 static const cli_program program = {
     .name = "infer-bench",
     .bit = PROG_BENCH,
-    .usage = "infer-bench -m MODEL [-p 512] [-n 128] [-d 0,4096] [-np 1,8] [-r 5] [-o md|json|csv]",
+    .usage = "infer-bench -m MODEL [-p 512] [-n 128] [-d 0,4096] [-np 1,8] [-r 5] [-o md|json|csv]\n"
+             "       infer-bench serve …   (load on a server; see infer-bench serve --help)",
     .what = "Measures tokens a second: ppN reads prompts of N tokens, tgN makes N tokens.",
     .max_args = 1,
 };
@@ -135,10 +137,12 @@ int main(int argc, char **argv)
 {
     opts o;
     static plan_of_tests tests;
+    if (argc > 1 && !strcmp(argv[1], "serve"))
+        return load_main(argc, argv);
     int code = cli_start(&program, &o, argc, argv);
     if (code < 0 && o.n_args)
-        code = !strcmp(o.args[0], "serve") ? cli_fail(EXIT_USAGE, "serve: not built yet")
-                                           : cli_fail(EXIT_USAGE, "\"%s\": not expected here (see --help)", o.args[0]);
+        code = cli_fail(EXIT_USAGE, "\"%s\": not expected here%s (see --help)", o.args[0],
+                        strcmp(o.args[0], "serve") ? "" : ", but as the first word");
     if (code < 0)
         code = session_preflight(&o);
     if (code < 0) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "bench.h"
+#include "load/load.h"
 
 #define TRIES 50 /* a busy machine turns a difference round every other time */
 
@@ -21,20 +22,12 @@ typedef struct wave {
     uint64_t wanted;
 } wave;
 
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t x = *state += UINT64_C(0x9E3779B97F4A7C15); /* SplitMix64 */
-    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
-    return x ^ x >> 31;
-}
-
 /* A token that is no control token: any will do for speed. */
 static int32_t random_token(const infer_tokenizer *tok, uint64_t *random)
 {
     uint32_t n = infer_tokenizer_n_tokens(tok);
     for (int i = 0; i < 64; i++) {
-        int32_t id = (int32_t)(next_random(random) % n);
+        int32_t id = (int32_t)(load_random(random) % n);
         if (infer_tokenizer_type(tok, id) == INFER_TOKEN_NORMAL)
             return id;
     }

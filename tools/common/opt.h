@@ -21,7 +21,8 @@
 #define PROG_CONFORM  32u
 #define PROG_TOKENIZE 64u
 #define PROG_TEMPLATE 128u
-#define PROG_ALL      255u
+#define PROG_LOAD     256u /* infer-bench serve */
+#define PROG_ALL      511u
 
 /* A name per value; the rows of opt_table.c say what it is. Several rows may share an id for different programs. */
 enum opt_id {
@@ -124,6 +125,25 @@ enum opt_id {
     OPT_REPETITIONS,
     OPT_OUTPUT,
     OPT_WARMUP,
+    /* bench serve */
+    OPT_URL,
+    OPT_ENDPOINT,
+    OPT_WORKLOAD,
+    OPT_REQUESTS,
+    OPT_CONCURRENCY,
+    OPT_RATE,
+    OPT_INPUT_TOKENS,
+    OPT_OUTPUT_TOKENS,
+    OPT_LENGTH_SIGMA,
+    OPT_PREFIX_TOKENS,
+    OPT_PREFIXES,
+    OPT_TURNS,
+    OPT_DATASET,
+    OPT_MAX_INPUT,
+    OPT_TIMEOUT,
+    OPT_SVG,
+    OPT_SAMPLES,
+    OPT_PRINT_REQUESTS,
     /* eval */
     OPT_CHUNKS,
     OPT_SAVE_LOGITS,

@@ -7,9 +7,9 @@
 
 #include "opt.h"
 
-#define ENGINE (PROG_RUN | PROG_SERVE | PROG_BENCH | PROG_EVAL)
+#define ENGINE (PROG_RUN | PROG_SERVE | PROG_BENCH | PROG_LOAD | PROG_EVAL)
 #define LOADS  (ENGINE | PROG_PROBE)
-#define TALKS  (PROG_RUN | PROG_SERVE)
+#define TALKS  (PROG_RUN | PROG_SERVE | PROG_LOAD)
 
 #define G_GENERAL  "General"
 #define G_MODEL    "Model"
@@ -19,6 +19,8 @@
 #define G_SERVER   "Server"
 #define G_PROBE    "Probing"
 #define G_BENCH    "Measurement"
+#define G_TARGET   "Target"
+#define G_REQUESTS "Requests"
 #define G_EVAL     "Evaluation"
 #define G_CONFORM  "Conformance"
 #define G_TOKENIZE "Tokens"
@@ -37,12 +39,13 @@ const opt_row opt_rows[] = {
     {OPT_VERBOSE, "verbose", "-v", PROG_ALL, OPT_COUNT, 0, 0, 0, 0, G_GENERAL, "log more; twice: debug", 0},
     {OPT_LOG_FORMAT, "log-format", "", PROG_ALL, OPT_CHOICE, "text|json", "text", 0, 0, G_GENERAL,
      "form of log lines on stderr", 0},
-    {OPT_LIST_DEVICES, "list-devices", "", PROG_RUN | PROG_SERVE | PROG_BENCH, OPT_FLAG, 0, 0, 0, 0, G_GENERAL,
-     "list the devices and leave", 0},
+    {OPT_LIST_DEVICES, "list-devices", "", PROG_RUN | PROG_SERVE | PROG_BENCH | PROG_LOAD, OPT_FLAG, 0, 0, 0, 0,
+     G_GENERAL, "list the devices and leave", 0},
 
     {OPT_MODEL, "model", "-m", LOADS, OPT_STRING, "FILE", 0, 0, 0, G_MODEL, "model file (GGUF)", 0},
-    {OPT_CTX_SIZE, "ctx-size", "-c --max-model-len", PROG_RUN | PROG_SERVE | PROG_PROBE, OPT_INT, "N", "0", 0, I31,
-     G_MODEL, "tokens that one request may hold, prompt and answer together; 0: the model's own, at most 4096", 0},
+    {OPT_CTX_SIZE, "ctx-size", "-c --max-model-len", PROG_RUN | PROG_SERVE | PROG_PROBE | PROG_LOAD, OPT_INT, "N", "0",
+     0, I31, G_MODEL, "tokens that one request may hold, prompt and answer together; 0: the model's own, at most 4096",
+     0},
     {OPT_CTX_SIZE, "ctx-size", "-c --max-model-len", PROG_EVAL, OPT_INT, "N", "512", 8, 1 << 20, G_MODEL,
      "tokens of a window", 0},
     {OPT_CHAT_TEMPLATE, "chat-template", "", TALKS, OPT_STRING, "JINJA", 0, 0, 0, G_MODEL,
@@ -65,8 +68,8 @@ const opt_row opt_rows[] = {
     {OPT_NO_KV_OFFLOAD, "no-kv-offload", "-nkvo", LOADS, OPT_FLAG, 0, 0, 0, 0, G_PLACE, "", ""},
     {OPT_PLAN, "plan", "", LOADS, OPT_STRING, "FILE", 0, 0, 0, G_PLACE, "", ""},
     {OPT_SAVE_PLAN, "save-plan", "", LOADS, OPT_STRING, "FILE", 0, 0, 0, G_PLACE, "", ""},
-    {OPT_PARALLEL, "parallel", "-np --max-num-seqs", PROG_SERVE | PROG_PROBE, OPT_INT, "N", "8", 1, 65536, G_PLACE,
-     "sequences that may run at once", 0},
+    {OPT_PARALLEL, "parallel", "-np --max-num-seqs", PROG_SERVE | PROG_PROBE | PROG_LOAD, OPT_INT, "N", "8", 1, 65536,
+     G_PLACE, "sequences that may run at once", 0},
     {OPT_PARALLEL, "parallel", "-np --max-num-seqs", PROG_RUN, OPT_INT, "N", "1", 1, 65536, G_PLACE,
      "sequences that the cache has room for", 0},
     {OPT_MAX_BATCHED_TOKENS, "max-num-batched-tokens", "-b --batch-size", LOADS, OPT_INT, "N", "512", 1, 1 << 20,
@@ -215,6 +218,61 @@ const opt_row opt_rows[] = {
     {OPT_OUTPUT, "output", "-o", PROG_BENCH, OPT_CHOICE, "md|json|csv", "md", 0, 0, G_BENCH, "form of the table", 0},
     {OPT_WARMUP, "warmup", "!--no-warmup", PROG_BENCH, OPT_FLAG, 0, "true", 0, 0, G_BENCH,
      "run each test once before it is measured", 0},
+
+    {OPT_URL, "url", "", PROG_LOAD, OPT_STRING, "URL", 0, 0, 0, G_TARGET,
+     "server with OpenAI's interface, http://HOST:PORT; without a path /v1 is meant. With -m too, the lengths of "
+     "prompts "
+     "are counted by that model's tokenizer; -m alone measures an engine in this process",
+     0},
+    {OPT_ENDPOINT, "endpoint", "", PROG_LOAD, OPT_CHOICE, "completions|chat", "completions", 0, 0, G_TARGET,
+     "prompts as text, or as chats", 0},
+    {OPT_SERVED_MODEL_NAME, "served-model-name", "-a --alias", PROG_LOAD, OPT_STRING, "NAME", 0, 0, 0, G_TARGET,
+     "model to ask the server for (default: the first that it lists)", 0},
+    {OPT_API_KEY, "api-key", "", PROG_LOAD, OPT_STRING, "KEY", 0, 0, 0, G_TARGET,
+     "key for the server (others can see it: rather use a file)", 0},
+    {OPT_API_KEY_FILE, "api-key-file", "", PROG_LOAD, OPT_STRING, "FILE", 0, 0, 0, G_TARGET,
+     "file with the key in its first line", 0},
+    {OPT_TIMEOUT, "timeout", "", PROG_LOAD, OPT_INT, "SECONDS", "600", 1, 86400, G_TARGET,
+     "a request fails when nothing comes for so long", 0},
+    {OPT_REQUESTS, "requests", "--num-prompts", PROG_LOAD, OPT_INT, "N", "100", 1, 1e7, G_REQUESTS,
+     "how many requests, each turn of a conversation counted", 0},
+    {OPT_CONCURRENCY, "concurrency", "--max-concurrency", PROG_LOAD, OPT_INT, "N", "16", 0, 65536, G_REQUESTS,
+     "requests that run at once: one that ends makes room for the next; 0: no bound, as with --rate unless this is "
+     "given",
+     0},
+    {OPT_RATE, "rate", "--request-rate", PROG_LOAD, OPT_NUMBER, "R", "0", 0, 1e6, G_REQUESTS,
+     "requests (or conversations) a second that begin at random times, a Poisson process; 0: as soon as there is room",
+     0},
+    {OPT_WORKLOAD, "workload", "", PROG_LOAD, OPT_CHOICE, "random|prefix|turns|sharegpt", "random", 0, 0, G_REQUESTS,
+     "random words; the same with shared beginnings; conversations, each turn with all before it; questions of a file",
+     0},
+    {OPT_INPUT_TOKENS, "input-tokens", "--random-input-len", PROG_LOAD, OPT_INT, "N", "128", 1, 1 << 20, G_REQUESTS,
+     "mean length of a prompt, or of what a turn adds; words where no tokenizer is given by -m", 0},
+    {OPT_OUTPUT_TOKENS, "output-tokens", "--random-output-len", PROG_LOAD, OPT_INT, "N", "64", 1, 1 << 20, G_REQUESTS,
+     "mean number of tokens to make; of a dataset: instead of its answers' lengths", 0},
+    {OPT_LENGTH_SIGMA, "length-sigma", "", PROG_LOAD, OPT_NUMBER, "S", "0", 0, 5, G_REQUESTS,
+     "both lengths are log-normal with this deviation of their logarithm; 0: always the mean", 0},
+    {OPT_PREFIX_TOKENS, "prefix-tokens", "", PROG_LOAD, OPT_INT, "N", "512", 1, 1 << 20, G_REQUESTS,
+     "prefix: length of a shared beginning", 0},
+    {OPT_PREFIXES, "prefixes", "", PROG_LOAD, OPT_INT, "N", "4", 1, 1 << 20, G_REQUESTS, "prefix: different beginnings",
+     0},
+    {OPT_TURNS, "turns", "", PROG_LOAD, OPT_INT, "N", 0, 1, 1 << 20, G_REQUESTS,
+     "turns, sharegpt: most turns of a conversation (default: 4, of a dataset 1)", 0},
+    {OPT_DATASET, "dataset", "--dataset-path", PROG_LOAD, OPT_STRING, "FILE", 0, 0, 0, G_REQUESTS,
+     "sharegpt: JSON file of conversations", 0},
+    {OPT_MAX_INPUT, "max-input-tokens", "", PROG_LOAD, OPT_INT, "N", "1024", 1, I31, G_REQUESTS,
+     "sharegpt: a conversation ends before a longer question", 0},
+    {OPT_IGNORE_EOS, "ignore-eos", "!--no-ignore-eos", PROG_LOAD, OPT_FLAG, 0, "true", 0, 0, G_REQUESTS,
+     "answers do not end before their length, where the server can do that", 0},
+    {OPT_TEMPERATURE, "temp", "--temperature", PROG_LOAD, OPT_NUMBER, "T", "0", 0, 2, G_REQUESTS, "temperature", 0},
+    {OPT_SEED, "seed", "", PROG_LOAD, OPT_INT, "N", "1", -I63, I63, G_REQUESTS,
+     "seed of the list: the same options and seed give the same requests", 0},
+    {OPT_PRINT_REQUESTS, "print-requests", "", PROG_LOAD, OPT_FLAG, 0, 0, 0, 0, G_REQUESTS,
+     "print the list, one JSON object a line, and leave", 0},
+    {OPT_OUTPUT, "output", "-o", PROG_LOAD, OPT_CHOICE, "md|json|csv", "md", 0, 0, G_BENCH, "form of the report", 0},
+    {OPT_SAMPLES, "samples", "", PROG_LOAD, OPT_FLAG, 0, 0, 0, 0, G_BENCH,
+     "with -o json: each request's own figures too", 0},
+    {OPT_SVG, "svg", "", PROG_LOAD, OPT_STRING, "FILE", 0, 0, 0, G_BENCH, "write a picture of the run", 0},
 
     {OPT_FILE, "file", "-f", PROG_EVAL, OPT_STRING, "FILE", 0, 0, 0, G_EVAL, "text to read, - for standard input", 0},
     {OPT_CHUNKS, "chunks", "", PROG_EVAL, OPT_INT, "N", "-1", -1, I31, G_EVAL, "windows to evaluate; -1: all", 0},
