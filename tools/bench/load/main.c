@@ -14,7 +14,7 @@ static const cli_program program = {
     .name = "infer-bench",
     .bit = PROG_LOAD,
     .usage =
-        "infer-bench serve --url http://HOST:PORT [--concurrency N | --rate R] [--workload KIND] [-o md|json|csv]\n"
+        "infer-bench serve --url http://HOST:PORT [--concurrency N | --rate R] [--workload KIND] …\n"
         "       infer-bench serve -m MODEL …",
     .what = "Sends requests to a server, or with -m alone to an engine of its own, and measures how they are answered.",
     .min_args = 1,
@@ -57,11 +57,11 @@ static infer_status read_spec(const opts *o, load_spec *s, infer_error *err)
 static infer_status read_key(const opts *o, sbuf *key, infer_error *err)
 {
     const char *path = opt_str(o, OPT_API_KEY_FILE), *given = opt_str(o, OPT_API_KEY);
-    infer_status st = INFER_OK;
-    if (given)
+    if (given) {
         sbuf_puts(key, given);
-    else if (path)
-        st = sbuf_read_file(key, path, err);
+        return INFER_OK;
+    }
+    infer_status st = path ? sbuf_read_file(key, path, err) : INFER_OK;
     if (st >= 0 && key->n)
         key->p[strcspn(key->p, "\r\n")] = 0;
     return st;
