@@ -88,21 +88,16 @@ static const char *kind_of(enum client_end how)
 static void on_end(void *user, const http_answer *in, enum client_end how, const char *why, uint64_t now)
 {
     load_answer *a = user;
-    load_run *run = NULL;
     http_drive *d = a->owner;
+    if (a->record)
+        load_answer_end(a, in->status, in->event_stream, kind_of(how), why, now);
     if (a == &d->alone) {
         d->alone_status = how == CLIENT_DONE || a->done ? in->status : 0;
         d->alone_over = 1;
-        if (!a->record)
-            return;
-    } else {
-        run = d->run;
+        return;
     }
-    load_answer_end(a, in->status, in->event_stream, kind_of(how), why, now);
-    if (run)
-        load_run_ended(run, (uint32_t)(a - d->answers), a->text.p, a->text.n);
-    if (run)
-        load_answer_free(a);
+    load_run_ended(d->run, (uint32_t)(a - d->answers), a->text.p, a->text.n);
+    load_answer_free(a);
 }
 
 /* ---- Before the list --------------------------------------------------------------------------------------- */

@@ -135,7 +135,6 @@ typedef struct load_run {
     load_record *records;            /* of list->r */
     load_dialog *dialogs;            /* of the conversations */
     uint64_t t_start, t_end, cpu_ns; /* cpu_ns: what the driver's thread used between them */
-    uint64_t t_progress;             /* for the bar */
     uint32_t n_ended;
     /* What the driver knows of its target. */
     int sent_ignore_eos, sent_usage; /* the server took ignore_eos and min_tokens, stream_options */
@@ -171,7 +170,6 @@ typedef struct load_target {
  * INFER_E_INVALID (the address), INFER_E_IO (no connection), INFER_E_UNSUPPORTED (it refused the first request). */
 infer_status load_drive_http(load_run *run, const load_target *t, infer_error *err);
 
-struct session;
 struct chat_format;
 /* The same in this process (drive_engine.c). */
 infer_status load_drive_engine(load_run *run, infer_engine *engine, const infer_tokenizer *tok,

@@ -13,9 +13,8 @@
 static const cli_program program = {
     .name = "infer-bench",
     .bit = PROG_LOAD,
-    .usage =
-        "infer-bench serve --url http://HOST:PORT [--concurrency N | --rate R] [--workload KIND] …\n"
-        "       infer-bench serve -m MODEL …",
+    .usage = "infer-bench serve --url http://HOST:PORT [--concurrency N | --rate R] [--workload KIND] …\n"
+             "       infer-bench serve -m MODEL …",
     .what = "Sends requests to a server, or with -m alone to an engine of its own, and measures how they are answered.",
     .min_args = 1,
     .max_args = 1,
