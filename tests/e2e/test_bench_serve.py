@@ -13,7 +13,7 @@ import statistics
 import threading
 import xml.etree.ElementTree as xml
 
-from harness import TEMPLATE, TINY, Server, check, device, done, program, run, work
+from harness import SLOWDOWN, TEMPLATE, TINY, Server, check, device, done, program, run, work
 
 DEV = ["-dev", device()]
 SMALL = ["-m", TINY, "--input-tokens", "24", "--output-tokens", "12", "-o", "json", "--samples"]
@@ -128,7 +128,7 @@ for name, args in CASES.items():
             check([x["prompt_tokens"] for x in h["samples"]] == [r["input_length"] for r in requests], "prompts as asked")
             check(len(set(x["prompt_tokens"] for x in h["samples"])) > 5, "of several lengths")
         if name == "prefix":
-            check(h["total_cached_tokens"] >= 25 * 48, "shared beginnings are found", h["total_cached_tokens"])
+            check(h["total_cached_tokens"] >= 14 * 48, "shared beginnings are found", h["total_cached_tokens"])
             check(after["infer_prefix_cache_hits_total"] - before["infer_prefix_cache_hits_total"] -
                   h["total_cached_tokens"] in range(0, 16), "cached tokens as the server counts", h["total_cached_tokens"])
         if "turns" in name:
@@ -299,7 +299,7 @@ for step in (0, 1):
     for answer, after, _ in WRONG:
         answers += [(answer, after), (GOOD, keep)]
     f = Fake(answers, step)
-    o = bench(*plain, *f.url, "--requests", str(2 * len(WRONG)), "--timeout", "1")
+    o = bench(*plain, *f.url, "--requests", str(2 * len(WRONG)), "--timeout", "3" if SLOWDOWN == 1 else "10")
     f.close()
     got = [x["failure"] for x in o["samples"]]
     want = [kind for w in WRONG for kind in (w[2], None)]
