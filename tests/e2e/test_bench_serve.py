@@ -181,7 +181,7 @@ r = run("infer-bench", "serve", *SMALL, *URL)
 check(r.rc == 1 and "HTTP 401" in r.said[0], "a key is missing", r)
 key = os.path.join(work, "key")
 with open(key, "w") as f:
-    f.write("open\n")
+    f.write("open name=ours scope=infer\n")
 before = s.metrics()
 o = bench(*SMALL, *URL, "--api-key-file", key, "--requests", "60", "--concurrency", "30", "--output-tokens", "60")
 after = s.metrics()

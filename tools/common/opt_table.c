@@ -231,7 +231,7 @@ const opt_row opt_rows[] = {
     {OPT_API_KEY, "api-key", "", PROG_LOAD, OPT_STRING, "KEY", 0, 0, 0, G_TARGET,
      "key for the server (others can see it: rather use a file)", 0},
     {OPT_API_KEY_FILE, "api-key-file", "", PROG_LOAD, OPT_STRING, "FILE", 0, 0, 0, G_TARGET,
-     "file with the key in its first line", 0},
+     "file with the key as its first word", 0},
     {OPT_TIMEOUT, "timeout", "", PROG_LOAD, OPT_INT, "SECONDS", "600", 1, 86400, G_TARGET,
      "a request fails when nothing comes for so long", 0},
     {OPT_REQUESTS, "requests", "--num-prompts", PROG_LOAD, OPT_INT, "N", "100", 1, 1e7, G_REQUESTS,

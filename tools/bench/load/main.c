@@ -62,7 +62,7 @@ static infer_status read_key(const opts *o, sbuf *key, infer_error *err)
     }
     infer_status st = path ? sbuf_read_file(key, path, err) : INFER_OK;
     if (st >= 0 && key->n)
-        key->p[strcspn(key->p, "\r\n")] = 0;
+        key->p[strcspn(key->p, " \t\r\n")] = 0; /* a server's file has words after it */
     return st;
 }
 
