@@ -75,6 +75,12 @@ steps = [e for e in events if e["name"] == "step"]
 check(len(steps) == m["infer_engine_steps_total"] == m["infer_iteration_tokens_total_count"], "each step is there", len(steps), m)
 check(sum(e["args"]["tokens"] for e in steps) == m["infer_iteration_tokens_total_sum"], "their tokens")
 check(sum(e["args"]["sampled"] for e in steps) == m["infer_generation_tokens_total"], "tokens made")
+spans = sorted((ns(e), ns(e) + ns(e, "dur"), e["args"]["number"]) for e in steps)
+check([n for _, _, n in spans] == list(range(1, len(spans) + 1)), "in order", spans)
+check(all(a[1] <= b[0] for a, b in zip(spans, spans[1:])), "one runs at a time", spans)
+planned = sorted((ns(e), ns(e) + ns(e, "dur")) for e in events if e["name"] == "schedule")
+check(len(planned) == len(spans) and all(p[1] <= x[0] for p, x in zip(planned, spans)), "each was scheduled before")
+check(any(p[0] < x[1] for p, x in zip(planned[1:], spans)), "some while the one before ran")
 for tid, list_ in slices.items():
     for t0, t1, e in list_:
         if e["cat"] == "part":
