@@ -32,8 +32,8 @@ typedef struct lp_ring {
     lp_u64 w_off[3];
     lp_rows rows;
     lp_i32 n[3], k, kind;
-    lp_i32 has_norm;    /* x passes an RMS norm, whose weights (norm) may be absent */
-    lp_i32 held, slots; /* rows of x that there is room for; copies of the ring */
+    lp_i32 has_norm;          /* x passes an RMS norm, whose weights (norm) may be absent */
+    lp_i32 held, slots;       /* rows of x that there is room for; copies of the ring */
     lp_i32 split, last_slots; /* the third weight is of another format: blocks of the others, copies of its ring */
     lp_i32 act, n_epi, epi_kind[LP_MAX_EPI], epi_arg[LP_MAX_EPI];
     float epi_factor[LP_MAX_EPI], scale, limit, eps, offset;
