@@ -73,12 +73,12 @@ infer_status infer_step_create(infer_step *st, const infer_sched *s, uint32_t nu
     *st = (infer_step){.number = number,
                        .im = im,
                        .batch = infer_calloc(s->max_running, sizeof *st->batch),
-                       .late = infer_calloc(s->max_running, sizeof *st->late),
-                       .x = {.copies = infer_calloc(s->max_running, sizeof *st->x.copies),
+                       .x = {.late = infer_calloc(s->max_running, sizeof *st->x.late),
+                             .copies = infer_calloc(s->max_running, sizeof *st->x.copies),
                              .inits = infer_calloc(s->max_running, sizeof *st->x.inits),
                              .outs = infer_calloc(s->swap.n_places, sizeof *st->x.outs),
                              .ins = infer_calloc(s->swap.n_places, sizeof *st->x.ins)}};
-    if (st->batch && st->late && st->x.copies && st->x.inits && st->x.outs && st->x.ins)
+    if (st->batch && st->x.late && st->x.copies && st->x.inits && st->x.outs && st->x.ins)
         return INFER_OK;
     infer_step_destroy(st);
     return infer_error_set(err, INFER_E_NO_MEMORY, "scheduler: no host memory for a step");
@@ -87,7 +87,7 @@ infer_status infer_step_create(infer_step *st, const infer_sched *s, uint32_t nu
 void infer_step_destroy(infer_step *st)
 {
     infer_free(st->batch);
-    infer_free(st->late);
+    infer_free(st->x.late);
     infer_free(st->x.copies);
     infer_free(st->x.inits);
     infer_free(st->x.outs);
@@ -270,7 +270,7 @@ static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n)
         im->ids[row] = r->tokens[t];
         if (t >= r->n_made) { /* the step under way is making it */
             const infer_batch_entry *before = r->in[1 - st->number];
-            st->late[st->n_late++] = (infer_late_id){row, before->first_logit + before->n_logits - 1};
+            st->x.late[st->x.n_late++] = (infer_late_id){row, before->first_logit + before->n_logits - 1};
         }
         im->pos[row] = (int32_t)t;
         im->slots[row] = infer_kv_seq_slot(s->pool, &r->seq, t);
@@ -511,8 +511,8 @@ uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now)
     infer_step_image *im = st->im;
     im->n_tokens = im->n_seqs = im->n_logits = im->n_bias = 0;
     im->q_start[0] = 0;
-    st->n_batch = st->n_late = 0;
-    st->x.n_copies = st->x.n_inits = st->x.n_outs = st->x.n_ins = 0;
+    st->n_batch = 0;
+    st->x.n_late = st->x.n_copies = st->x.n_inits = st->x.n_outs = st->x.n_ins = 0;
     st->x.want_sample = st->x.want_top = st->x.want_logits = st->x.want_hidden = 0;
     const uint64_t preempted = s->preemptions;
     for (uint32_t i = 0; i < s->n_running; i++)
@@ -528,10 +528,11 @@ uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now)
 
 void infer_sched_fill_ids(infer_step *st, const int32_t *sampled, uint32_t n_vocab)
 {
-    for (uint32_t i = 0; i < st->n_late; i++) {
-        const int32_t id = sampled[st->late[i].logit];
-        st->im->ids[st->late[i].row] = id < 0 || (uint32_t)id >= n_vocab ? 0 : id; /* then its request fails */
+    for (uint32_t i = 0; i < st->x.n_late; i++) {
+        const int32_t id = sampled[st->x.late[i].logit];
+        st->im->ids[st->x.late[i].row] = id < 0 || (uint32_t)id >= n_vocab ? 0 : id; /* then its request fails */
     }
+    st->x.n_late = 0;
 }
 
 void infer_sched_note_time(infer_sched *s, uint32_t rows, uint64_t ns)
@@ -573,6 +574,8 @@ void infer_sched_undo(infer_sched *s, infer_step *st)
             continue;
         r->in[st->number] = NULL;
         r->tainted = 1;
+        if (st->batch[i].samples) /* it may have begun */
+            r->n_tokens = st->batch[i].token_at;
         stop_running(s, r);
         infer_queue_put_back(&s->queue, r);
     }

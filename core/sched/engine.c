@@ -24,8 +24,8 @@ struct infer_engine {
     infer_sched sched;
     infer_step steps[2], *under_way; /* under_way: begun and not done, or NULL */
     infer_req *dead[2];              /* ended with rows in a step: they go when it is done */
-    uint64_t gap_ns;
-    uint64_t t_begun; /* when the step under way began, or the one before it ended */
+    uint64_t gap_ns, waited_ns;      /* waited_ns: processor time that waiting for steps took */
+    uint64_t t_begun;                /* when the step under way began, or the one before it ended */
     infer_events events;
     uint32_t n_vocab, n_embd, max_queue;
     uint64_t secret[2]; /* of the salts' hashes */
@@ -250,7 +250,7 @@ static void after_step(infer_engine *e, infer_step *step, const infer_step_resul
     st->copy_bytes += res->copy_bytes;
     st->step_ns += step_ns;
     st->gap_ns = e->gap_ns;
-    st->host_ns = thread_time();
+    st->host_ns = thread_time() - e->waited_ns;
     st->fallback_ops += e->m->plan->compiled.n_fallback;
     if (made)
         st->last_token_ns = now;
@@ -356,7 +356,8 @@ static void step_failed(infer_engine *e, infer_step *step, infer_status s, const
 static void begin_step(infer_engine *e, infer_step *st)
 {
     st->t_begin = infer_clock_ns();
-    e->under_way = st;
+    if (!e->under_way) /* else once that is done */
+        e->under_way = st;
     pthread_mutex_lock(&e->lock);
     note_state(e);
     e->stats.step_tokens_last = st->im->n_tokens;
@@ -390,42 +391,71 @@ static void tell_step(infer_engine *e, const infer_step *st, uint64_t t_end, inf
     e->on_step(e->step_user, &info);
 }
 
-/* The step under way ends: `next`, which was built meanwhile, begins with its ids, and then there is time for its
- * texts. */
+/* Whether a step begins behind the one under way, before that one's ids are known. Prompts alone wait, so that who
+ * comes meanwhile joins them; so does what moves between the pool and host memory. */
+static int goes_ahead(const infer_engine *e, const infer_step *next)
+{
+    return infer_runner_feeds(e->runner) && next->x.n_late && !next->preempted && !next->x.n_outs && !next->x.n_ins;
+}
+
+/* The step under way failed; `next` was built on it, and may have begun. */
+static void both_fail(infer_engine *e, infer_step *next, int begun, uint64_t t_end, infer_status st, infer_error *err)
+{
+    infer_step *step = e->under_way;
+    infer_step_result none;
+    infer_error why = {0};
+    const infer_status after = begun ? infer_runner_finish(e->runner, next->number, &none, &why) : INFER_OK;
+    if (infer_status_radius(after) > infer_status_radius(st)) {
+        st = after;
+        *err = why;
+    }
+    infer_sched_undo(&e->sched, next);
+    bury(e, next);
+    e->under_way = NULL;
+    tell_step(e, step, t_end, st); /* a void one is not told */
+    step_failed(e, step, st, err->text);
+}
+
+/* The step under way ends, and then there is time for its texts. `next`, which was built meanwhile, begins: behind it
+ * where it can, else with its ids. */
 static void end_step(infer_engine *e, infer_step *next)
 {
     infer_step *step = e->under_way;
     infer_step_result res;
     infer_error err = {0};
-    infer_status st = infer_runner_finish(e->runner, &res, &err);
-    const uint64_t now = infer_clock_ns(), step_ns = now - e->t_begun;
-    e->t_begun = now;
+    const int ahead = goes_ahead(e, next);
+    if (ahead)
+        begin_step(e, next);
+    const uint64_t spun = thread_time();
+    infer_status st = infer_runner_finish(e->runner, step->number, &res, &err);
+    e->waited_ns += thread_time() - spun;
+    const uint64_t now = infer_clock_ns(), step_ns = res.t_end - e->t_begun;
+    e->t_begun = res.t_end;
+    if (ahead && next->t_begin < res.t_end) /* it was submitted earlier */
+        next->t_begin = res.t_end;
     if (st != INFER_OK) {
-        infer_sched_undo(&e->sched, next);
-        bury(e, next);
-        e->under_way = NULL;
-        tell_step(e, step, now, st);
-        step_failed(e, step, st, err.text);
+        both_fail(e, next, ahead, res.t_end, st, &err);
         return;
     }
     infer_sched_note_time(&e->sched, step->im->n_tokens, step_ns);
-    /* What came while the step ran joins the next one. Who was cancelled leaves: its blocks are others' only in a step
-     * that is built later, and its rows are nobody's. */
-    pthread_mutex_lock(&e->lock);
-    const int came = e->inbox != NULL;
-    take_requests(e);
-    pthread_mutex_unlock(&e->lock);
-    if (came)
-        infer_sched_top_up(&e->sched, next, now);
+    /* What came while the step ran joins the next one, if it has not begun. Who was cancelled leaves: its blocks are
+     * others' only in a step that is built later, and its rows are nobody's. */
+    if (!ahead) {
+        pthread_mutex_lock(&e->lock);
+        const int came = e->inbox != NULL;
+        take_requests(e);
+        pthread_mutex_unlock(&e->lock);
+        if (came)
+            infer_sched_top_up(&e->sched, next, now);
+    }
     take_cancels(e);
-    infer_sched_fill_ids(next, res.ids, e->n_vocab);
-    if (next->im->n_tokens) {
+    if (!ahead && next->im->n_tokens) {
+        infer_sched_fill_ids(next, res.ids, e->n_vocab);
         begin_step(e, next);
         e->gap_ns += infer_clock_ns() - now;
-    } else {
-        e->under_way = NULL;
     }
-    tell_step(e, step, now, st);
+    e->under_way = next->im->n_tokens ? next : NULL;
+    tell_step(e, step, res.t_end, st);
     after_step(e, step, &res, step_ns);
 }
 
@@ -447,8 +477,8 @@ static void *engine_main(void *arg)
     }
     if (e->under_way) {
         infer_step_result res;
-        const infer_status st = infer_runner_finish(e->runner, &res, NULL);
-        tell_step(e, e->under_way, infer_clock_ns(), st);
+        const infer_status st = infer_runner_finish(e->runner, e->under_way->number, &res, NULL);
+        tell_step(e, e->under_way, res.t_end, st);
     }
     finish_all(e, INFER_FINISH_CANCELLED, INFER_E_CANCELLED, NULL); /* with those that came before the stop */
     bury(e, &e->steps[0]);

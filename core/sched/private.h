@@ -32,6 +32,11 @@ typedef struct infer_counts_init {
     const uint16_t *counts; /* n_vocab entries; valid until the step is done */
 } infer_counts_init;
 
+/* A row whose id is the one that the step before samples. */
+typedef struct infer_late_id {
+    uint32_t row, logit; /* in this step; in the step before */
+} infer_late_id;
+
 /* What is to be done besides the image. Arrays are the caller's, valid until the step is finished. */
 typedef struct infer_step_extra {
     infer_swap_move *outs, *ins; /* before the copies; after them */
@@ -40,6 +45,8 @@ typedef struct infer_step_extra {
     uint32_t n_copies;
     infer_counts_init *inits;
     uint32_t n_inits;
+    infer_late_id *late; /* ids that the image lacks */
+    uint32_t n_late;
     int want_sample, want_top, want_logits, want_hidden;
 } infer_step_extra;
 
@@ -52,6 +59,7 @@ typedef struct infer_step_result {
     const float *hidden; /* n_logits x n_embd, with want_hidden */
     uint32_t n_top;
     uint64_t busy_ns, copy_bytes;
+    uint64_t t_end; /* of its last part; also of a step that failed */
 } infer_step_result;
 
 /* Allocates the plan's cache, arenas and step blocks, builds and instantiates all programs. n_places: blocks that host
@@ -65,11 +73,16 @@ uint64_t infer_plan_block_bytes(const infer_plan *p);
 void infer_runner_destroy(infer_runner *r);
 /* The step's image, 0 or 1: one is filled while the other runs. */
 infer_step_image *infer_runner_image(infer_runner *r, uint32_t which);
-/* Begins the step of an image: posts a job a part to the devices' submit threads. No allocation. One at a time. */
+/* Whether a step may begin while the one before runs: where one device's queue orders both, and so the device hands ids
+ * on by itself. */
+int infer_runner_feeds(const infer_runner *r);
+/* Begins the step of an image: posts a job a part to the devices' submit threads. No allocation. One at a time, or,
+ * where infer_runner_feeds, two; only the later one of two may lack ids. If the earlier one fails, its result is void.
+ */
 void infer_runner_begin(infer_runner *r, uint32_t which, const infer_step_extra *x);
-/* Waits for its end. The result is valid until a step of the same image begins. A failure's status has its blast
- * radius. */
-infer_status infer_runner_finish(infer_runner *r, infer_step_result *out, infer_error *err);
+/* Waits for the end of the image's step; of two, the earlier one's first. The result is valid until a step of the same
+ * image begins. A failure's status has its blast radius. */
+infer_status infer_runner_finish(infer_runner *r, uint32_t which, infer_step_result *out, infer_error *err);
 /* Parts and copies of the image's step that is finished, also of one that failed. Valid as its result is. */
 void infer_runner_describe(const infer_runner *r, uint32_t which, infer_step_info *out);
 
@@ -160,11 +173,6 @@ typedef struct infer_batch_entry {
     int samples;
 } infer_batch_entry;
 
-/* A row whose id is the one that the step before samples. */
-typedef struct infer_late_id {
-    uint32_t row, logit; /* in this step; in the step before */
-} infer_late_id;
-
 /* A step: built while the one before it runs, begun, done. Two are used by turns. */
 typedef struct infer_step {
     uint32_t number; /* 0 or 1 */
@@ -172,8 +180,6 @@ typedef struct infer_step {
     infer_step_extra x;
     infer_batch_entry *batch; /* in order of the image */
     uint32_t n_batch;
-    infer_late_id *late;
-    uint32_t n_late;
     uint32_t max_rows; /* of this one */
     int preempted;     /* requests gave way for it: it admits none */
     uint64_t t_build, t_built, t_begin;
@@ -238,7 +244,7 @@ void infer_sched_note_time(infer_sched *s, uint32_t rows, uint64_t ns);
 void infer_sched_begin(infer_sched *s, infer_step *st);
 /* A request's rows of a step are computed: blocks that they filled are others' to share. */
 void infer_sched_finish(infer_sched *s, infer_step *st, infer_batch_entry *b);
-/* A step that was built does not begin: its requests start again. */
+/* A step that was built does not begin, or is void: its requests start again. */
 void infer_sched_undo(infer_sched *s, infer_step *st);
 /* Blocks that nobody needs: free ones and what only the prefix cache holds. */
 uint32_t infer_sched_free_blocks(const infer_sched *s);
