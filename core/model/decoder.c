@@ -26,8 +26,8 @@ infer_status infer_step_layout_make(infer_step_layout *l, infer_error *err)
         {&l->kv_len, l->max_seqs, sizeof(int32_t)},
         {&l->q_start, (uint64_t)l->max_seqs + 1, sizeof(int32_t)},
         {&l->sample_rows, l->max_logits, sizeof(infer_sample_row)},
-        {&l->bias, l->max_bias, sizeof(infer_sample_bias)},
         {&l->block_table, (uint64_t)l->max_seqs * l->max_blocks, sizeof(int32_t)},
+        {&l->bias, l->max_bias, sizeof(infer_sample_bias)},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         *rows[i].where = at;

@@ -148,7 +148,7 @@ static infer_status update_range(side *on, infer_hal_dev *d, int32_t dev, uint64
 /* The step's parameters: what this step fills, and what lies between where that is less than another call costs. */
 static infer_status update_step(side *on, infer_hal_dev *d, int32_t dev)
 {
-    enum { GAP = 16384 };
+    enum { GAP = 32768 };
     const infer_step_layout *l = &on->r->p->dec.step;
     const infer_step_image *im = &on->image;
     const struct {
@@ -164,8 +164,8 @@ static infer_status update_step(side *on, infer_hal_dev *d, int32_t dev)
         {l->kv_len, im->n_seqs * sizeof(int32_t)},
         {l->q_start, (l->max_seqs + 1) * sizeof(int32_t)}, /* also of those that own no row */
         {l->sample_rows, im->n_logits * sizeof(infer_sample_row)},
-        {l->bias, im->n_bias * sizeof(infer_sample_bias)},
         {l->block_table, (uint64_t)im->n_seqs * l->max_blocks * sizeof(int32_t)},
+        {l->bias, im->n_bias * sizeof(infer_sample_bias)},
     };
     uint64_t at = rows[0].at, end = at;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

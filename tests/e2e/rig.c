@@ -71,6 +71,7 @@ infer_status rig_try(rig *r, const rig_options *o)
                                 .settings = o->settings,
                                 .validate = o->validate,
                                 .deterministic = o->deterministic,
+                                .trace_calls = o->trace,
                                 .backend_path = o->modules};
     while (o->settings && o->settings[ro.n_settings])
         ro.n_settings++;

@@ -17,6 +17,7 @@ typedef struct rig_options {
     uint32_t no_prefix_cache;
     uint32_t validate;      /* every call to a plugin is checked */
     uint32_t deterministic; /* as --deterministic */
+    const char *trace;      /* file that gets a line for each call to a plugin; NULL: none */
     const char *modules;    /* folders of modules; NULL: INFER_BACKEND_PATH */
     void (*on_step)(void *user, const infer_step_info *step);
     void *step_user;
