@@ -43,6 +43,16 @@ typedef struct cuda_ring {
     uint8_t busy[CUDA_SEGMENTS];
 } cuda_ring;
 
+/* Bytes of a small copy to the host, on their way through the ring: they leave it once somebody has seen reached what
+ * the queue signalled behind the copy. So such a copy need not wait for its bytes. */
+enum { CUDA_LANDING = 64 << 10, CUDA_LANDINGS = 32 };
+typedef struct cuda_landing {
+    uint8_t *host;
+    const uint8_t *pinned;
+    uint64_t bytes, value;
+    infer_timeline *tl; /* NULL: nothing is signalled behind it yet */
+} cuda_landing;
+
 /* What a stream of weights goes through (cuda_weight.c): two lanes, each a stream with pinned and device memory for a
  * batch of rows, so that a batch is filled while the other is copied and packed. A lane is free when its event is
  * complete. */
@@ -114,8 +124,10 @@ struct infer_queue {
     _Atomic infer_status failed;
     uint32_t n_waits;
     cuda_wait waits[CUDA_MAX_WAITS]; /* perhaps unreached; under the lock of cuda_timeline.c */
-    const uint8_t *keep;             /* recording: of each op, whether later launches do it (cuda_prog.c) */
-    uint32_t op;                     /* number of the op that is recorded */
+    uint32_t n_landings;
+    cuda_landing landings[CUDA_LANDINGS]; /* in order of their copies; under the same lock */
+    const uint8_t *keep;                  /* recording: of each op, whether later launches do it (cuda_prog.c) */
+    uint32_t op;                          /* number of the op that is recorded */
     cuda_norm norm;
     cuda_ropes ropes;
 };
@@ -252,6 +264,15 @@ void cuda_queue_list(infer_queue *q);
 void cuda_queue_unlist(infer_queue *q);
 /* Whether the queue's stream, or what it waits for, has failed. Asks the driver. */
 infer_status cuda_queue_state(infer_queue *q);
+/* Whether one more landing has room. It is added by the thread that submits to q. */
+int cuda_land_room(infer_queue *q);
+void cuda_land_add(infer_queue *q, void *host, const uint8_t *pinned, uint64_t bytes);
+/* A signal was submitted to q: what has none behind it has this one. */
+void cuda_land_signal(infer_queue *q, infer_timeline *tl, uint64_t value);
+/* Whether bytes of host memory are a landing's of q. */
+int cuda_land_over(infer_queue *q, const void *host, uint64_t bytes);
+/* q's copies from these bytes of the ring are done: they land. NULL: all of q's copies. */
+void cuda_land_done(infer_queue *q, const uint8_t *pinned, uint64_t bytes);
 /* Lets a stream run out that waits for what will not come. 1: the stream is done, or lost. */
 int cuda_queue_release(infer_queue *q);
 /* Between two looks at something that started at start_ns: returns at once, or sleeps for at most left_ns. */

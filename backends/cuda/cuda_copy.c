@@ -1,8 +1,8 @@
 /*
  * Copies, updates and fills. Between devices they are the driver's; what the host has is pageable as far as we know and
  * goes through the queue's ring of pinned memory: the driver would do the same, at 7 GB/s where pinned memory gives 55,
- * and would read or wait when it pleases. A copy to the host returns when its bytes are there. SPDX-License-Identifier:
- * Apache-2.0
+ * and would read or wait when it pleases. A large copy to the host returns when its bytes are there; a small one at
+ * once. SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
 
@@ -140,6 +140,21 @@ static infer_status download(infer_queue *q, walk w)
     return s;
 }
 
+/* A small copy to the host leaves its bytes in the ring. 0: it is not one. */
+static int download_later(infer_queue *q, const walk *w, infer_status *s)
+{
+    uint8_t *pinned;
+    if (w->rows != 1 || w->bytes > CUDA_LANDING || !cuda_land_room(q))
+        return 0;
+    *s = cuda_ring_take(q, w->bytes, &pinned);
+    if (!*s)
+        *s =
+            cuda_status(q->dev, q->dev->cu->MemcpyDtoHAsync(pinned, w->at, w->bytes, q->stream), INFER_E_QUEUE, "copy");
+    if (!*s)
+        cuda_land_add(q, w->host, pinned, w->bytes);
+    return 1;
+}
+
 /* ---- On devices -------------------------------------------------------------------------------------------------- */
 
 static cu_result copy_run(infer_queue *q, const infer_buffer *d, const infer_buffer *s, uint64_t to, uint64_t from,
@@ -188,6 +203,17 @@ static infer_status settle(infer_queue *q)
     return s ? s : cuda_queue_await(q, q->settled);
 }
 
+/* Host memory is about to be read or written: what is on its way there comes first. */
+static infer_status land_first(infer_queue *q, const void *host, const infer_copy_region *r, uint64_t pitch)
+{
+    if (!cuda_land_over(q, host, (r->rows - 1) * pitch + r->bytes))
+        return INFER_OK;
+    infer_status s = settle(q);
+    if (!s)
+        cuda_land_done(q, NULL, 0);
+    return s;
+}
+
 infer_status cuda_cmd_copy(infer_queue *queue, const infer_copy_end *dst, const infer_copy_end *src,
                            const infer_copy_region *regions, uint32_t n)
 {
@@ -204,15 +230,21 @@ infer_status cuda_cmd_copy(infer_queue *queue, const infer_copy_end *dst, const 
             w.host_pitch = r->src_pitch;
             w.at = dst->buffer->at + r->dst_offset;
             w.pitch = r->dst_pitch;
-            s = upload(queue, w);
+            s = land_first(queue, w.host, r, w.host_pitch);
+            s = s ? s : upload(queue, w);
         } else if (src->buffer) {
             w.host = (uint8_t *)dst->host + r->dst_offset;
             w.host_pitch = r->dst_pitch;
             w.at = src->buffer->at + r->src_offset;
             w.pitch = r->src_pitch;
-            s = download(queue, w);
+            if (!download_later(queue, &w, &s)) {
+                s = land_first(queue, w.host, r, w.host_pitch);
+                s = s ? s : download(queue, w);
+            }
         } else {
             s = settle(queue);
+            if (!s)
+                cuda_land_done(queue, NULL, 0);
             for (uint64_t j = 0; j < r->rows && !s; j++)
                 memmove((uint8_t *)dst->host + r->dst_offset + j * r->dst_pitch,
                         (const uint8_t *)src->host + r->src_offset + j * r->src_pitch, (size_t)r->bytes);

@@ -90,6 +90,8 @@ infer_status cuda_ring_take(infer_queue *q, uint64_t bytes, uint8_t **out)
     if (!s && r->busy[r->at]) {
         s = cuda_queue_await(q, r->done[r->at]);
         r->busy[r->at] = s != INFER_OK;
+        if (!s)
+            cuda_land_done(q, r->base + (uint64_t)r->at * CUDA_SEGMENT, CUDA_SEGMENT);
     }
     if (s)
         return s;

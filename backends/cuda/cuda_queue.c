@@ -107,6 +107,7 @@ infer_status cuda_queue_signal(infer_queue *queue, infer_timeline *tl, uint64_t 
     if (!s) {
         atomic_store(&tl->by, queue->serial);
         atomic_store(&tl->submitted, value);
+        cuda_land_signal(queue, tl, value);
     }
     return s;
 }

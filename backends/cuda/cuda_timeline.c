@@ -205,6 +205,94 @@ static void look(infer_timeline *tl)
     pthread_mutex_unlock(&mu);
 }
 
+/* ---- Landings -------------------------------------------------------------------------------------------------- */
+
+static _Atomic uint32_t n_landings; /* of all queues */
+
+static int apart(const void *a, uint64_t n, const void *b, uint64_t m)
+{
+    const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return x + n <= y || y + m <= x;
+}
+
+/* Whether a landing's copy is done: what is reached of all, or (from) that of the ring's bytes from there on. */
+static int landed(const cuda_landing *l, int all, const uint8_t *from, uint64_t bytes)
+{
+    return all || (from ? !apart(l->pinned, l->bytes, from, bytes) : l->tl && reached(l->tl, l->value) == INFER_OK);
+}
+
+/* A queue is in order: what comes before a landing is done when that is. Under mu. */
+static void land(infer_queue *q, int all, const uint8_t *from, uint64_t bytes)
+{
+    uint32_t n = q->n_landings;
+    while (n && !landed(&q->landings[n - 1], all, from, bytes))
+        n--;
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(q->landings[i].host, q->landings[i].pinned, (size_t)q->landings[i].bytes);
+    atomic_fetch_sub(&n_landings, n);
+    q->n_landings -= n;
+    memmove(q->landings, q->landings + n, q->n_landings * sizeof *q->landings);
+}
+
+/* Somebody has seen a value reached. It may be another timeline's than the one behind the copy, which then is, too. */
+static void land_reached(void)
+{
+    if (!atomic_load(&n_landings))
+        return;
+    pthread_mutex_lock(&mu);
+    for (infer_queue *q = queues; q; q = q->next)
+        land(q, 0, NULL, 0);
+    pthread_mutex_unlock(&mu);
+}
+
+int cuda_land_room(infer_queue *q)
+{
+    pthread_mutex_lock(&mu);
+    const int room = q->n_landings < CUDA_LANDINGS;
+    pthread_mutex_unlock(&mu);
+    return room;
+}
+
+void cuda_land_add(infer_queue *q, void *host, const uint8_t *pinned, uint64_t bytes)
+{
+    pthread_mutex_lock(&mu);
+    q->landings[q->n_landings++] = (cuda_landing){.host = host, .pinned = pinned, .bytes = bytes};
+    atomic_fetch_add(&n_landings, 1);
+    pthread_mutex_unlock(&mu);
+}
+
+void cuda_land_signal(infer_queue *q, infer_timeline *tl, uint64_t value)
+{
+    if (!atomic_load(&n_landings))
+        return;
+    pthread_mutex_lock(&mu);
+    for (uint32_t i = 0; i < q->n_landings; i++)
+        if (!q->landings[i].tl) {
+            q->landings[i].tl = tl;
+            q->landings[i].value = value;
+        }
+    pthread_mutex_unlock(&mu);
+}
+
+int cuda_land_over(infer_queue *q, const void *host, uint64_t bytes)
+{
+    int over = 0;
+    if (!atomic_load(&n_landings))
+        return 0;
+    pthread_mutex_lock(&mu);
+    for (uint32_t i = 0; i < q->n_landings; i++)
+        over |= !apart(q->landings[i].host, q->landings[i].bytes, host, bytes);
+    pthread_mutex_unlock(&mu);
+    return over;
+}
+
+void cuda_land_done(infer_queue *q, const uint8_t *pinned, uint64_t bytes)
+{
+    pthread_mutex_lock(&mu);
+    land(q, !pinned, pinned, bytes);
+    pthread_mutex_unlock(&mu);
+}
+
 /* ---- From the host's side --------------------------------------------------------------------------------------- */
 
 infer_status cuda_tl_query(infer_timeline *tl, uint64_t *value)
@@ -214,6 +302,7 @@ infer_status cuda_tl_query(infer_timeline *tl, uint64_t *value)
     infer_status s = failure_of(tl);
     if (s)
         return cuda_failed_before(tl->dev, s);
+    land_reached();
     *value = v;
     return INFER_OK;
 }
@@ -227,6 +316,8 @@ infer_status cuda_tl_wait(infer_timeline *tl, uint64_t value, uint64_t timeout_n
         uint64_t gone = host->clock_ns(host->ctx) - start;
         if (s < 0)
             return cuda_failed_before(tl->dev, s);
+        if (s == INFER_OK)
+            land_reached();
         if (s == INFER_OK || gone >= timeout_ns)
             return s;
         if (gone >= CUDA_LOOK_NS)
@@ -265,6 +356,8 @@ void cuda_queue_unlist(infer_queue *q)
     while (*at != q)
         at = &(*at)->next;
     *at = q->next;
+    atomic_fetch_sub(&n_landings, q->n_landings); /* nobody waited for these */
+    q->n_landings = 0;
     pthread_mutex_unlock(&mu);
 }
 
@@ -311,6 +404,10 @@ void cuda_tl_destroy(infer_device *dev, infer_timeline *tl)
     pthread_mutex_lock(&mu);
     for (infer_queue *q = queues; q; q = q->next) {
         uint32_t n = 0;
+        land(q, 0, NULL, 0);
+        for (uint32_t i = 0; i < q->n_landings; i++)
+            if (q->landings[i].tl == tl)
+                q->landings[i].tl = NULL; /* the next signal is behind it, too */
         for (uint32_t i = 0; i < q->n_waits; i++) {
             if (q->waits[i].tl != tl)
                 q->waits[n++] = q->waits[i];
