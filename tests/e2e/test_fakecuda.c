@@ -144,6 +144,67 @@ static void test_q4_k_m(void **state)
     check("qwen3", "q4_k_m", 1e-4, 2e-3);
 }
 
+/* What two sequences generate, each step submitted before the ids of the last one are known, is what their rows say
+ * when they are read as prompts. */
+static void test_tokens(void **state)
+{
+    (void)state;
+    enum { FIRST = 3, MADE = N_PROMPT - FIRST };
+    const char *model =
+                   rig_made("--tiny --arch llama --type bf16 --dim 256 --heads 4 --kv-heads 2 --head-dim 64 --ffn 512 "
+                            "--layers 2 --tied 0"),
+               *settings[] = {driver, NULL};
+    rig r;
+    answer a[2], again, *list[] = {&a[0], &a[1]}, *one[] = {&again};
+    int32_t ids[2][N_PROMPT];
+    rig_options o = {.model = model,
+                     .devices = "cuda0",
+                     .settings = settings,
+                     .ctx = 64,
+                     .parallel = 2,
+                     .logit_rows = N_PROMPT,
+                     .no_prefix_cache = 1};
+    rig_open(&r, &o);
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < FIRST; k++)
+            ids[i][k] = 20 + 50 * i + k;
+        infer_request q = {.flags = INFER_REQ_IGNORE_EOS,
+                           .prompt = ids[i],
+                           .n_prompt = FIRST,
+                           .max_tokens = MADE,
+                           .n_top_logprobs = 2};
+        rig_submit(&r, &q, &a[i]);
+    }
+    assert_int_equal(rig_collect(&r, list, 2), INFER_OK);
+    uint32_t same = 0;
+    for (int i = 0; i < 2; i++) {
+        seen s = {0};
+        assert_int_equal(a[i].n, MADE);
+        memcpy(ids[i] + FIRST, a[i].ids, MADE * sizeof *a[i].ids);
+        infer_request q = {.flags = INFER_REQ_PROMPT_ROWS,
+                           .prompt = ids[i],
+                           .n_prompt = N_PROMPT,
+                           .output = INFER_OUTPUT_LOGITS,
+                           .on_row = on_row,
+                           .row_user = &s};
+        rig_submit(&r, &q, &again);
+        assert_int_equal(rig_collect(&r, one, 1), INFER_OK);
+        for (uint32_t k = 0; k < MADE; k++) {
+            const float *row = s.rows + (FIRST + k - 1) * s.width;
+            uint32_t best = 0;
+            for (uint32_t v = 1; v < s.width; v++)
+                best = row[v] > row[best] ? v : best;
+            same += best == (uint32_t)a[i].ids[k];
+        }
+        free(s.rows);
+        answer_free(&again);
+        answer_free(&a[i]);
+    }
+    printf("%u of %u tokens are their rows' best\n", same, 2 * MADE);
+    assert_true(same >= 2 * MADE - 2); /* two may be almost equal */
+    rig_close(&r);
+}
+
 int main(void)
 {
     char path[512];
@@ -158,6 +219,7 @@ int main(void)
     }
     memcpy(&runs_of, &f, sizeof runs_of);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_bf16), cmocka_unit_test(test_f16),
-                                       cmocka_unit_test(test_q8_0), cmocka_unit_test(test_q4_k_m)};
+                                       cmocka_unit_test(test_q8_0), cmocka_unit_test(test_q4_k_m),
+                                       cmocka_unit_test(test_tokens)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
