@@ -82,13 +82,12 @@ static void check_agrees(const rig *r, const seen *s)
     assert_true(s->overlapped > 0 && s->overlapped < s->steps);
 }
 
-static void test_one_device(void **state)
+static void one_device(const char *device)
 {
-    (void)state;
     rig r;
     seen s = {0};
     rig_options o = {.model = rig_golden("llama"),
-                     .devices = "ref0",
+                     .devices = device,
                      .ctx = 96,
                      .parallel = 4,
                      .batched = 64,
@@ -101,6 +100,15 @@ static void test_one_device(void **state)
     assert_int_equal(s.copies, 0);
     assert_true(s.parts >= s.steps);
     rig_close(&r);
+}
+
+/* Steps are submitted behind one another, and told as if each began when the one before it ended. */
+static void test_one_device(void **state)
+{
+    (void)state;
+    one_device("ref0");
+    if (rig_has("sim0"))
+        one_device("sim0");
 }
 
 static void test_two_devices(void **state)
