@@ -201,8 +201,9 @@ typedef struct infer_engine_stats {
     uint64_t blocks_cached;               /* of those not used, blocks that the prefix cache holds */
     uint64_t blocks_swapped_out, blocks_swapped_in;
     uint64_t cancel_steps; /* steps that began between a cancellation and its blocks' return: the most so far */
-    uint64_t host_ns;      /* sum over steps: the engine thread's processor time, most of it while a step runs */
-    uint64_t gap_ns;       /* sum over steps that another follows at once: from its end to the other's beginning */
+    uint64_t host_ns; /* sum over steps: the engine thread's processor time but for waiting, most while a step runs */
+    uint64_t gap_ns;  /* sum over steps that another follows at once: from its end to the other's beginning; none
+                         where the other was submitted while it ran */
 } infer_engine_stats;
 /* A consistent copy; out->struct_size is the caller's, fields beyond it are left out. */
 INFER_API void infer_engine_get_stats(infer_engine *e, infer_engine_stats *out);
