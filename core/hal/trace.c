@@ -18,7 +18,7 @@
 #include "ops/ops.h"
 #include "quant/quant.h"
 
-enum { N_SETS = 4 };
+enum { N_SETS = 8 }; /* all backends of one process with some to spare */
 
 static struct {
     const hal_backend *b; /* NULL: free */
@@ -221,8 +221,13 @@ SLOTS(CALL, CALL_VOID, 0)
 SLOTS(CALL, CALL_VOID, 1)
 SLOTS(CALL, CALL_VOID, 2)
 SLOTS(CALL, CALL_VOID, 3)
+SLOTS(CALL, CALL_VOID, 4)
+SLOTS(CALL, CALL_VOID, 5)
+SLOTS(CALL, CALL_VOID, 6)
+SLOTS(CALL, CALL_VOID, 7)
 static const infer_backend_ops wrappers[N_SETS] = {
-    {SLOTS(ENTRY, ENTRY, 0)}, {SLOTS(ENTRY, ENTRY, 1)}, {SLOTS(ENTRY, ENTRY, 2)}, {SLOTS(ENTRY, ENTRY, 3)}};
+    {SLOTS(ENTRY, ENTRY, 0)}, {SLOTS(ENTRY, ENTRY, 1)}, {SLOTS(ENTRY, ENTRY, 2)}, {SLOTS(ENTRY, ENTRY, 3)},
+    {SLOTS(ENTRY, ENTRY, 4)}, {SLOTS(ENTRY, ENTRY, 5)}, {SLOTS(ENTRY, ENTRY, 6)}, {SLOTS(ENTRY, ENTRY, 7)}};
 
 /* ---- Beginning and end -------------------------------------------------------------------------------------- */
 
