@@ -112,10 +112,21 @@ void cuda_dev_close(infer_device *dev)
     host->free(host->ctx, dev);
 }
 
+/* Formats of weights whose kernels are there. */
+static uint64_t formats_of(const infer_device *dev)
+{
+    uint64_t formats = 0;
+#define X(file, id, name) formats |= (uint64_t)(dev->kernels[CUDA_K_mv1_##name] != NULL) << INFER_FMT_##id;
+    CUDA_FORMATS(X)
+#undef X
+    return formats;
+}
+
 infer_status cuda_dev_props(infer_device *dev, infer_device_props *out)
 {
     infer_device_props p = {.flags = INFER_PROP_ROW_INVARIANT | INFER_PROP_WANTS_BUCKETS | INFER_PROP_PARALLEL_LOAD,
                             .buffer_align = CUDA_BIND_ALIGN,
+                            .formats = formats_of(dev),
                             .n_queues = 2,
                             .max_buffer = dev->memory,
                             .read_bytes_per_s = dev->read_bytes_per_s,
