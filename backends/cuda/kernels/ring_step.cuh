@@ -35,7 +35,7 @@ template <int FMT> struct ring_of {
 struct x_place {
     const uchar *x;     /* its 16 bytes of the first 32 elements, or of 64 in codes */
     const uchar *sum;   /* codes: sums of blocks */
-    const float *scale; /* codes: of 256 elements each; of a row that is not there, what lies there */
+    const float *scale; /* codes: of 256 elements each; where there is no such row, another's */
     int have;           /* its column is a row's */
 };
 
@@ -44,7 +44,7 @@ template <int FMT> DEV x_place x_place_of(const uchar *x, int blocks, int n_rows
 {
     enum { CODES = ring_of<FMT>::CODES };
     const int l = (int)threadIdx.x % 32, g = l / 4, t = l % 4, size = RING_SIZE(blocks), r = CODES ? g / 4 : g / 2;
-    const uchar *mine = x + t / 2 * size;
+    const uchar *mine = x + (t / 2 < n_rows ? t / 2 : 0) * size;
     x_place p;
     x += r * size;
     p.x = x + (CODES ? g % 4 : g % 2) * 64 + t * 16;
@@ -57,11 +57,12 @@ template <int FMT> DEV x_place x_place_of(const uchar *x, int blocks, int n_rows
 /* Of the rows after those, in codes. */
 template <int FMT> DEV x_place x_place_next(const x_place &x, int blocks, int n_rows)
 {
-    const int more = ring_of<FMT>::ROWS * RING_SIZE(blocks);
+    const int t = (int)threadIdx.x % 4, more = ring_of<FMT>::ROWS * RING_SIZE(blocks);
+    const int mine = ring_of<FMT>::ROWS + t / 2 < n_rows ? more : 0;
     x_place p;
     p.x = x.x + more;
-    p.sum = x.sum + more;
-    p.scale = (const float *)((const uchar *)x.scale + more);
+    p.sum = x.sum + (FMT == INFER_FMT_Q4_K ? more : mine);
+    p.scale = (const float *)((const uchar *)x.scale + mine);
     p.have = ring_of<FMT>::ROWS + (int)threadIdx.x % 32 / 16 < n_rows;
     return p;
 }
