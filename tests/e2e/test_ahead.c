@@ -211,7 +211,8 @@ static void check_ends(rig *r, const answer *whole, uint32_t k)
     /* from the prefix cache they go on as they would have; with a penalty they would not, for the prompt counts else */
     for (int i = 0; i < WAYS; i++) {
         memcpy(text, prompt, sizeof prompt);
-        memcpy(text + N_PROMPT, a[i].ids, a[i].n * sizeof *a[i].ids);
+        if (a[i].n)
+            memcpy(text + N_PROMPT, a[i].ids, a[i].n * sizeof *a[i].ids);
         infer_request on = request((uint64_t)i);
         on.prompt = text;
         on.n_prompt = N_PROMPT + a[i].n;

@@ -23,6 +23,7 @@ typedef struct world {
     uint32_t logits_seen[4096]; /* by id: prompt positions whose logits came */
     uint64_t n_rows;
     infer_req *dead;
+    int keep; /* who ended stays until the world ends */
 } world;
 
 typedef struct shape {
@@ -140,7 +141,7 @@ static inline void end(world *w, infer_req *r)
     assert_int_equal(r->seq.n_blocks, 0);
     r->next_dead = w->dead;
     w->dead = r;
-    if (!w->under_way)
+    if (!w->under_way && !w->keep)
         bury(w);
 }
 

@@ -7,6 +7,7 @@
 static void order_of(world *w, uint64_t *ids, uint32_t n)
 {
     rng r = {1};
+    w->keep = 1;
     for (uint32_t i = 0; i < n;) {
         step(w, &r);
         if (w->st->n_batch && w->st->batch[0].r->id && (!i || ids[i - 1] != w->st->batch[0].r->id))
