@@ -455,7 +455,8 @@ typedef struct infer_backend_ops {
     /* R [submit] Starts all work so far and sets tl to value when it is done. May simply wait for the work here. */
     infer_status (*queue_signal)(infer_queue *queue, infer_timeline *tl, uint64_t value);
 
-    /* R [submit] Copies regions from src to dst. Ranges are checked by the core. */
+    /* R [submit] Copies regions from src to dst. Ranges are checked by the core. What goes to host memory is there when
+     * a signal that the queue was given later is seen reached, or before. */
     infer_status (*cmd_copy)(infer_queue *queue, const infer_copy_end *dst, const infer_copy_end *src,
                              const infer_copy_region *regions, uint32_t n);
     /* R [submit] Repeats a pattern of 1, 2 or 4 bytes (low bytes of `pattern`) over a range of a multiple of that. */
