@@ -22,7 +22,8 @@ template <int FMT> struct ring_of {
     enum {
         BYTES = packed_of<FMT>::BYTES,
         CODES = packed_of<FMT>::CODES,
-        ROWS = CODES ? 2 : 4, /* of x that the columns take */
+        ONE_SCALE = !CODES && FMT != INFER_FMT_BF16, /* a row of x has one */
+        ROWS = CODES ? 2 : 4,                        /* of x that the columns take */
         K32 = packed_of<FMT>::UNIT / 32,
         PARTS = RING_PARTS(BYTES),
         STEPS = RING_STEPS(BYTES),

@@ -78,9 +78,9 @@ DEV float scale_for(float v)
  * their own and want the norm's factor at most. */
 template <int FMT> DEV float x_scale(x_stat &stat, float *part, const lp_ring &p, float *by)
 {
-    const bool one_scale = FMT != INFER_FMT_BF16 && !ring_of<FMT>::CODES;
+    enum { ONE_SCALE = ring_of<FMT>::ONE_SCALE };
     float scale = 1, inv = 1;
-    if (one_scale || p.has_norm) {
+    if (ONE_SCALE || p.has_norm) {
         const int wave = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         for (int m = 16; m > 0; m >>= 1) {
             stat.most = fmaxf(stat.most, wave_xor(stat.most, m));
@@ -99,7 +99,7 @@ template <int FMT> DEV float x_scale(x_stat &stat, float *part, const lp_ring &p
         }
         if (p.has_norm)
             inv = 1.0f / sqrtf(stat.squares / (float)p.k + p.eps);
-        if (one_scale)
+        if (ONE_SCALE)
             scale = scale_for(stat.most);
     }
     *by = inv / scale;
@@ -262,7 +262,7 @@ DEV float x_row(uchar *to, float *part, const uchar *row, const uchar *norm, con
                 f[2 * j] = float_of(two.x), f[2 * j + 1] = float_of(two.y);
             }
         }
-        if ((FMT != INFER_FMT_BF16 && !ring_of<FMT>::CODES) || p.has_norm)
+        if (ring_of<FMT>::ONE_SCALE || p.has_norm)
             x_count(v[i], stat, f, p.norm.fmt != 0 && b < had, p.offset);
     }
     const float scale = ring_of<FMT>::CODES ? 1.0f : x_scale<FMT>(stat, part, p, &by);
