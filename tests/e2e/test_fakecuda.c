@@ -8,9 +8,11 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "backends/launch/params.h"
 #include "e2e/rig.h"
 
-enum { N_PROMPT = 11 };
+/* More than attention rotates by itself, also where the engine meets one of two prompts alone. */
+enum { N_PROMPT = LP_FEW_ROPE_ROWS + 1 };
 static char driver[600];
 static unsigned (*runs_of)(const char *begin);
 
