@@ -126,7 +126,7 @@ void launch_need(infer_device *dev, infer_op_answer *a, launch_kernel k)
         launch_no(a, INFER_WHY_OP, 0);
 }
 
-/* Kernels number vectors and elements by 32 bits. */
+/* Kernels number vectors, and elements and bytes of one, by 32 bits. */
 static int fits(const infer_tensor_desc *t)
 {
     int64_t vectors = 1;
@@ -138,7 +138,7 @@ static int fits(const infer_tensor_desc *t)
         if (vectors > INT32_MAX)
             return 0;
     }
-    return 1;
+    return !t->rank || launch_any_bytes(t->format, (uint64_t)t->shape[t->rank - 1]) <= INT32_MAX;
 }
 
 /* The host's check, which knows no layout but the canonical: an operand passes in another where its reader is there. */

@@ -757,6 +757,31 @@ static void test_weight_refused(void **state)
     packed = NULL;
 }
 
+/* Kernels count a vector's bytes by 32 bits. */
+static void test_long_vectors(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r, "");
+    for (int64_t n = (1 << 29) - 1; n <= 1 << 29; n++) {
+        infer_tensor_desc t[2] = {infer_tensor_make(INFER_FMT_F32, 2, 1, n, 1, 1),
+                                  infer_tensor_make(INFER_FMT_F32, 2, 1, n, 1, 1)};
+        infer_op_desc op = {.struct_size = sizeof(op),
+                            .op = INFER_OP_COPY,
+                            .rows_from = INFER_ROWS_STATIC,
+                            .rows_mul = 1,
+                            .n_in = 1,
+                            .n_out = 1,
+                            .tensor_size = sizeof(t[0]),
+                            .tensors = t,
+                            .epilogue_size = sizeof(infer_epilogue)};
+        infer_op_answer a = {.struct_size = sizeof(a)};
+        assert_int_equal(r.ops->op_query(r.h[0], &op, sizeof(op), 1, &a, sizeof(a)), INFER_OK);
+        assert_int_equal(a.level, n < 1 << 29 ? INFER_LEVEL_NATIVE : INFER_LEVEL_NO);
+    }
+    rig_close(&r);
+}
+
 /* A refused allocation in the middle, and a device that is lost under a weight. */
 static void test_weight_failures(void **state)
 {
@@ -801,7 +826,7 @@ int main(void)
         cmocka_unit_test(test_gate_given_up),   cmocka_unit_test(test_many_waits),
         cmocka_unit_test(test_refused),         cmocka_unit_test(test_weight_pieces),
         cmocka_unit_test(test_weight_threads),  cmocka_unit_test(test_weight_refused),
-        cmocka_unit_test(test_weight_failures),
+        cmocka_unit_test(test_weight_failures), cmocka_unit_test(test_long_vectors),
     };
     snprintf(driver, sizeof(driver), "%s/tests/plugins/fakecuda/.libs/libfakecuda.so", build ? build : ".");
     void *lib = dlopen(driver, RTLD_NOW);

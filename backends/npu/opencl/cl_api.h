@@ -31,6 +31,8 @@
     X(CreateKernel)                                                                                                    \
     X(SetKernelArg)                                                                                                    \
     X(ReleaseKernel)                                                                                                   \
+    X(CreateKernelsInProgram)                                                                                          \
+    X(GetKernelWorkGroupInfo)                                                                                          \
     X(EnqueueNDRangeKernel)                                                                                            \
     X(EnqueueReadBuffer)                                                                                               \
     X(EnqueueWriteBuffer)                                                                                              \

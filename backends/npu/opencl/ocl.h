@@ -56,6 +56,7 @@ struct infer_device {
     uint64_t memory, max_buffer, local_bytes;
     uint32_t units, row_lanes; /* the latter as tune says, or what the device takes */
     int32_t tile_from;         /* rows from which tiles are used */
+    uint32_t fold, max_group;  /* groups of a launch along its second axis; work-items of a group, of any kernel */
     char name[96], driver[96];
     const char *cache_dir; /* NULL: no cache */
     _Atomic uint64_t used;

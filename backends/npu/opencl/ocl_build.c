@@ -9,7 +9,7 @@
 #include "ocl.h"
 #include "ocl_sources.h"
 
-enum { MAX_PARTS = 16, MAX_OPTIONS = 2048 };
+enum { MAX_PARTS = 16, MAX_KERNELS = 64, MAX_OPTIONS = 2048 };
 
 uint64_t ocl_hash(uint64_t h, const void *p, uint64_t n)
 {
@@ -178,6 +178,32 @@ static infer_status from_source(infer_device *dev, cl_uint n, const char **text,
     return INFER_OK;
 }
 
+/* Whether each kernel of a program takes work-groups as large as its launches have: a kernel that needs many registers
+ * may take fewer items than the device does. */
+static infer_status check_groups(infer_device *dev, uint32_t sources, cl_program p)
+{
+    const ocl_tune *t = dev->tune;
+    size_t need = sources & OCL_SOURCE_LONG ? dev->row_lanes : t->lanes, least = dev->max_group;
+    if (sources & OCL_SOURCE_MATMUL)
+        need = t->tile ? 256 : t->mv_lanes * t->mv_columns;
+    cl_kernel k[MAX_KERNELS];
+    cl_uint n = 0;
+    cl_int e = dev->cl->CreateKernelsInProgram(p, MAX_KERNELS, k, &n);
+    if (e)
+        return ocl_status(dev, e, INFER_E_UNSUPPORTED, "create the kernels of a program");
+    for (cl_uint i = 0; i < n; i++) {
+        size_t takes = 0;
+        if (!dev->cl->GetKernelWorkGroupInfo(k[i], dev->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof takes, &takes, NULL) &&
+            takes < least)
+            least = takes;
+        dev->cl->ReleaseKernel(k[i]);
+    }
+    return least >= need
+               ? INFER_OK
+               : ocl_fail(dev->host, INFER_E_UNSUPPORTED,
+                          "opencl: %s takes work-groups of %zu for kernels that want %zu", dev->name, least, need);
+}
+
 /* Under mu. */
 static infer_status build(infer_device *dev, uint32_t sources, const char *more, ocl_program *out)
 {
@@ -198,6 +224,11 @@ static infer_status build(infer_device *dev, uint32_t sources, const char *more,
         if (s)
             return s;
         to_cache(dev, key, out->program);
+    }
+    infer_status fits = check_groups(dev, sources, out->program);
+    if (fits) {
+        dev->cl->ReleaseProgram(out->program);
+        return fits;
     }
     char line[160];
     snprintf(line, sizeof line, "kernels %s in %.0f ms%s", out->key,

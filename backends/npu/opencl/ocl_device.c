@@ -8,6 +8,9 @@
 
 #include "ocl.h"
 
+/* Work-groups along a launch's second axis that every driver takes; some GPUs have 16 bits for them. */
+#define MAX_FOLD 65535u
+
 /* A CPU's driver runs a work-item as a loop: few and long ones. GPUs and the rest: 64 to 256 lanes. */
 static const ocl_tune tune_cpu = {
     .lanes = 1, .row_lanes = 1, .each = 512, .chunk = 32, .mv_lanes = 1, .mv_columns = 1, .mv_serial = 8, .mv_rows = 8};
@@ -34,6 +37,18 @@ static infer_status choose_tune(infer_device *dev)
                ? INFER_OK
                : ocl_fail(dev->host, INFER_E_INVALID, "opencl: setting tune: \"%.20s\" is none of auto, items, lanes",
                           want);
+}
+
+/* A figure, or what a setting lowers it to. */
+static infer_status lower(infer_device *dev, const char *key, uint32_t *figure)
+{
+    const char *text = dev->host->config_get(dev->host->ctx, key);
+    char *end = NULL;
+    unsigned long v = text ? strtoul(text, &end, 10) : *figure;
+    if (!v || (text && (*end || *text == '-')))
+        return ocl_fail(dev->host, INFER_E_INVALID, "opencl: setting %s: \"%.20s\" is no number above 0", key, text);
+    *figure = v < *figure ? (uint32_t)v : *figure;
+    return INFER_OK;
 }
 
 void ocl_text(const cl_api *cl, cl_device_id id, cl_device_info what, char *out, size_t cap)
@@ -87,7 +102,11 @@ infer_status ocl_dev_open(const infer_host *host, uint32_t index, infer_device *
     const char *same = host->config_get(host->ctx, "deterministic");
     dev->tile_from = same && strcmp(same, "0") ? INT32_MAX : (int32_t)dev->tune->tile_from;
     dev->row_lanes = dev->tune->row_lanes;
-    while (dev->row_lanes > ocl_number(cl, id, CL_DEVICE_MAX_WORK_GROUP_SIZE) && dev->row_lanes > 1)
+    dev->max_group = (uint32_t)ocl_number(cl, id, CL_DEVICE_MAX_WORK_GROUP_SIZE);
+    dev->fold = MAX_FOLD;
+    if ((s = lower(dev, "max_group", &dev->max_group)) || (s = lower(dev, "fold", &dev->fold)))
+        goto err_dev;
+    while (dev->row_lanes > dev->max_group && dev->row_lanes > 1)
         dev->row_lanes /= 2;
     if (dev->row_lanes < 256 && dev->tune->lanes > 1) {
         s = ocl_fail(host, INFER_E_UNSUPPORTED, "opencl: %s takes work-groups of less than 256", dev->name);

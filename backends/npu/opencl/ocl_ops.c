@@ -71,6 +71,13 @@ int launch_reads(const infer_device *dev, const infer_op_desc *op, uint32_t i)
     return 0; /* all weights are canonical */
 }
 
+/* Vectors in dimension 1, as many as it takes, go on in dimension 2 (VECTOR in kernels/common.cl). */
+static void fold(const infer_device *dev, size_t *w1, size_t *w2)
+{
+    *w2 = (*w1 + dev->fold - 1) / dev->fold;
+    *w1 = *w2 > 1 ? dev->fold : *w1;
+}
+
 infer_status launch_emit(launch_call *c, launch_kernel k, const int *which, uint32_t n, const void *params,
                          uint32_t bytes, int64_t s0, int64_t s1, int64_t s2)
 {
@@ -85,7 +92,8 @@ infer_status launch_emit(launch_call *c, launch_kernel k, const int *which, uint
     ocl_launch_init(&l, c, program, launch_name[k], which, n, params, bytes);
     switch (launch_work[k]) {
     case LAUNCH_ELEMENTS:
-        return ocl_emit(c, &l, (items + lanes - 1) / lanes, w1, 1, lanes, 1);
+        fold(c->dev, &w1, &w2);
+        return ocl_emit(c, &l, (items + lanes - 1) / lanes, w1, w2, lanes, 1);
     case LAUNCH_BYTES:
         return ocl_emit(c, &l, (items + lanes - 1) / lanes, w1, w2, lanes, 1);
     case LAUNCH_VECTORS:
@@ -93,7 +101,8 @@ infer_status launch_emit(launch_call *c, launch_kernel k, const int *which, uint
     case LAUNCH_HEADS:
         return ocl_emit(c, &l, w0, w1, w2, t->lanes == 1 ? 1 : 32, 1);
     default:
-        return ocl_emit(c, &l, w0, w1, 1, 1, 1);
+        fold(c->dev, &w1, &w2);
+        return ocl_emit(c, &l, w0, w1, w2, 1, 1);
     }
 }
 

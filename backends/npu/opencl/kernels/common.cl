@@ -42,6 +42,9 @@ void st(G uchar *p, int fmt, long i, float v)
         ((G ushort *)p)[i] = bf16_of(v);
 }
 
+/* The vector of a launch that numbers them in dimension 1; where they are too many for it they go on in dimension 2. */
+#define VECTOR() ((int)(get_global_id(1) + get_global_size(1) * get_global_id(2)))
+
 /* Where vector k of an operand begins. */
 long at(const lp_tensor *t, long k)
 {

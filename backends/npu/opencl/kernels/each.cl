@@ -1,12 +1,12 @@
 /* Ops on single elements and on whole rows: arithmetic, copies, gathers. A work-item takes EPT elements of one vector
- * (dimension 0) of vector get_global_id(1). SPDX-License-Identifier: Apache-2.0 */
+ * (dimension 0) of vector VECTOR(). SPDX-License-Identifier: Apache-2.0 */
 
 #define FIRST   ((int)get_global_id(0) * EPT)
 #define LAST(n) min((n), FIRST + EPT)
 
 __kernel void each(const G uchar *a, const G uchar *b, G uchar *y, const G uchar *counts, const lp_each p)
 {
-    int k = get_global_id(1);
+    int k = VECTOR();
     if (k >= rows_of(counts, &p.rows) * p.per_row)
         return;
     a += at(&p.a, k);
@@ -47,7 +47,7 @@ __kernel void each(const G uchar *a, const G uchar *b, G uchar *y, const G uchar
 /* A vector's bytes as they are; p.y.width counts bytes. */
 __kernel void copy_bytes(const G uchar *a, G uchar *y, const G uchar *counts, const lp_each p)
 {
-    int k = get_global_id(1);
+    int k = VECTOR();
     if (k >= rows_of(counts, &p.rows) * p.per_row)
         return;
     a += at(&p.a, k);
@@ -66,7 +66,7 @@ __kernel void fill_bytes(G uchar *y, const ulong off, const ulong n, const uint 
 /* Groups of 32 in any format to a plain one: COPY, and GATHER_ROWS where ids are given. */
 __kernel void unpack_rows(const G uchar *a, const G uchar *idx, G uchar *y, const G uchar *counts, const lp_select p)
 {
-    int k = get_global_id(1), g = get_global_id(0), id = k;
+    int k = VECTOR(), g = get_global_id(0), id = k;
     if (k >= rows_of(counts, &p.rows) * p.per_row)
         return;
     if (p.idx.fmt)
@@ -92,7 +92,7 @@ __kernel void unpack_rows(const G uchar *a, const G uchar *idx, G uchar *y, cons
 /* Plain to block format. */
 __kernel void pack_rows(const G uchar *a, G uchar *y, const G uchar *counts, const lp_each p)
 {
-    int k = get_global_id(1), g = get_global_id(0);
+    int k = VECTOR(), g = get_global_id(0);
     if (k >= rows_of(counts, &p.rows) * p.per_row)
         return;
     float v[32];
@@ -104,7 +104,7 @@ __kernel void pack_rows(const G uchar *a, G uchar *y, const G uchar *counts, con
 
 __kernel void concat_rows(const G uchar *a, const G uchar *b, G uchar *y, const G uchar *counts, const lp_select p)
 {
-    int k = get_global_id(1);
+    int k = VECTOR();
     if (k >= rows_of(counts, &p.rows))
         return;
     a += at(&p.a, k);
@@ -117,7 +117,7 @@ __kernel void concat_rows(const G uchar *a, const G uchar *b, G uchar *y, const 
 __kernel void rows_select(const G uchar *a, const G uchar *b, const G uchar *idx, G uchar *y, const G uchar *counts,
                           const lp_select p)
 {
-    int k = get_global_id(1);
+    int k = VECTOR();
     if (k >= rows_of(counts, &p.rows))
         return;
     int from = *(const G int *)(idx + at(&p.idx, k));

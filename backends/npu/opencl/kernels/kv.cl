@@ -104,10 +104,10 @@ __kernel void kv_move(const G uchar *a, G uchar *y, const G uchar *src, const G 
     }
 }
 
-/* Whole slots [S][...]: vector get_global_id(1) of each, in list order. heads: slots, block_size: vectors of a slot. */
+/* Whole slots [S][...]: vector VECTOR() of each, in list order. heads: slots, block_size: vectors of a slot. */
 __kernel void state_copy(G uchar *y, const G uchar *src, const G uchar *dst, const G uchar *counts, const lp_move p)
 {
-    int v = get_global_id(1), n = rows_of(counts, &p.rows);
+    int v = VECTOR(), n = v < p.block_size ? rows_of(counts, &p.rows) : 0;
     const G int *from = (const G int *)(src + p.src.off), *to = (const G int *)(dst + p.dst.off);
     for (int i = 0; i < n; i++) {
         if (from[i] < 0 || from[i] >= p.heads || to[i] < 0 || to[i] >= p.heads)

@@ -71,7 +71,7 @@ __kernel void moe_route(const G uchar *x, G uchar *ids, G uchar *w, const G ucha
 
 __kernel void moe_combine(const G uchar *x, const G uchar *w, G uchar *y, const G uchar *counts, const lp_combine p)
 {
-    int row = get_global_id(1);
+    int row = VECTOR();
     if (row >= rows_of(counts, &p.rows))
         return;
     w += at(&p.w, row);
