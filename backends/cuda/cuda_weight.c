@@ -37,29 +37,6 @@ int cuda_packs(const infer_device *dev, infer_format f)
            cuda_rings(dev, f);
 }
 
-/* The part of the tensor that comes: matrices, rows, elements of a row. Returns its bytes as they come; 0: no format of
- * ours, not whole blocks, too large. */
-static uint64_t extents(const infer_weight_desc *d, int64_t x[3])
-{
-    const infer_shard *s = &d->shard;
-    const int64_t block = launch_format_block(d->quant.format);
-    uint64_t bytes;
-    if (!block || d->quant.scale_format || d->quant.zero_format || d->rank < 1 || d->rank > 3 || s->axis > 2)
-        return 0;
-    x[0] = d->rank > 2 ? d->shape[0] : 1;
-    x[1] = d->rank > 1 ? d->shape[d->rank - 2] : 1;
-    x[2] = d->shape[d->rank - 1];
-    if (s->of) {
-        int64_t *cut = s->axis == 0 ? &x[1] : s->axis == 1 ? &x[2] : &x[0];
-        *cut = *cut / s->of * s->count;
-    }
-    if (x[0] <= 0 || x[1] <= 0 || x[2] <= 0 || x[2] > INT32_MAX || x[2] % block ||
-        __builtin_mul_overflow((uint64_t)x[0], (uint64_t)x[1], &bytes) ||
-        __builtin_mul_overflow(bytes, launch_format_bytes(d->quant.format, (uint64_t)x[2]), &bytes))
-        return 0;
-    return bytes;
-}
-
 /* Whether a weight is packed: one matrix that a product reads. */
 static int packs(const infer_device *dev, const infer_weight_desc *d, const int64_t x[3])
 {
@@ -72,8 +49,10 @@ infer_status cuda_weight_plan(infer_device *dev, const infer_weight_desc *d, inf
 {
     const infer_format f = d->quant.format;
     int64_t x[3];
-    infer_weight_plan p = {
-        .layout = CUDA_LAYOUT_PACKED, .align = CUDA_BIND_ALIGN, .packed_bytes = extents(d, x), .format = f};
+    infer_weight_plan p = {.layout = CUDA_LAYOUT_PACKED,
+                           .align = CUDA_BIND_ALIGN,
+                           .packed_bytes = launch_weight_extents(d, x),
+                           .format = f};
     if (!p.packed_bytes)
         return INFER_E_UNSUPPORTED; /* canonical, by the core's copies */
     if (packs(dev, d, x)) {
@@ -208,7 +187,7 @@ infer_status cuda_weight_begin(infer_device *dev, const infer_weight_desc *d, co
     const infer_host *host = dev->host;
     const infer_format f = d->quant.format;
     int64_t x[3];
-    uint64_t bytes = extents(d, x);
+    uint64_t bytes = launch_weight_extents(d, x);
     int pack = plan->layout == CUDA_LAYOUT_PACKED;
     if (!bytes || (pack ? !packs(dev, d, x) : plan->layout != INFER_LAYOUT_CANONICAL || plan->format != f))
         return cuda_fail(host, INFER_E_INVALID, "cuda: no weight layout %u", plan->layout);

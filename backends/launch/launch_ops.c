@@ -217,6 +217,27 @@ void launch_query(infer_device *dev, const launch_op *table, uint32_t align, con
     }
 }
 
+uint64_t launch_weight_extents(const infer_weight_desc *d, int64_t x[3])
+{
+    const infer_shard *s = &d->shard;
+    const int64_t block = launch_format_block(d->quant.format);
+    uint64_t bytes;
+    if (!block || d->quant.scale_format || d->quant.zero_format || d->rank < 1 || d->rank > 3 || s->axis > 2)
+        return 0;
+    x[0] = d->rank > 2 ? d->shape[0] : 1;
+    x[1] = d->rank > 1 ? d->shape[d->rank - 2] : 1;
+    x[2] = d->shape[d->rank - 1];
+    if (s->of) {
+        int64_t *cut = s->axis == 0 ? &x[1] : s->axis == 1 ? &x[2] : &x[0];
+        *cut = *cut / s->of * s->count;
+    }
+    if (x[0] <= 0 || x[1] <= 0 || x[2] <= 0 || x[2] > INT32_MAX || x[2] % block ||
+        __builtin_mul_overflow((uint64_t)x[0], (uint64_t)x[1], &bytes) ||
+        __builtin_mul_overflow(bytes, launch_format_bytes(d->quant.format, (uint64_t)x[2]), &bytes))
+        return 0;
+    return bytes;
+}
+
 /* ---- Operands in place ------------------------------------------------------------------------------------------ */
 
 static void place(const infer_tensor_desc *t, const infer_range *r, lp_tensor *out)

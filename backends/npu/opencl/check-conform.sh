@@ -10,7 +10,7 @@ esac
 # launches that go on in a third dimension
 text=`$INFER_BUILDDIR/infer-conform --backend opencl --set fold=3 --max-tier T3 --case 't[13].*' 2>&1` || { echo "$text"; exit 1; }
 # the cut of everything that is no CPU, where it runs here too (README.md: not sampling)
-for c in 't3.*' 't1.matmul*' 't1.qkv*' 't1.gated_mlp*' 't1.moe*' 't1.rope*' 't1.rms_norm*' 't1.softmax*'; do
+for c in 't3.*' 't1.matmul*' 't1.qkv*' 't1.gated_mlp*' 't1.moe*' 't1.rope*' 't1.rms_norm*' 't1.softmax*' 't2.q[468]*'; do
     text=`$INFER_BUILDDIR/infer-conform --backend opencl --set tune=lanes --max-tier T3 --case "$c" 2>&1`
     status=$?
     [ $status = 0 ] || { echo "$text"; exit $status; }

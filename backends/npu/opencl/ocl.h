@@ -52,7 +52,7 @@ struct infer_device {
     cl_command_queue setup; /* for allocation and mapping */
     cl_mem dummy;           /* stands for absent operands */
     const ocl_tune *tune;
-    int is_cpu, unified;
+    int is_cpu, unified, planes; /* the last: weights are taken apart */
     uint64_t memory, max_buffer, local_bytes;
     uint32_t units, row_lanes; /* the latter as tune says, or what the device takes */
     int32_t tile_from;         /* rows from which tiles are used */
@@ -138,6 +138,17 @@ void ocl_buf_free(infer_device *dev, infer_buffer *buf);
 infer_status ocl_kv_query(infer_device *dev, const infer_kv_spec *spec, infer_kv_answer *out);
 /* Bytes that a CPU-type device may still take without the host running out; UINT64_MAX: unknown. */
 uint64_t ocl_host_memory_left(void);
+
+/* ---- ocl_weight.c ---- */
+
+/* The layout of a weight whose rows have their blocks' parts apart. */
+#define OCL_LAYOUT_PLANES 0x4F430001u
+infer_status ocl_weight_plan(infer_device *dev, const infer_weight_desc *d, infer_weight_plan *out);
+infer_status ocl_weight_begin(infer_device *dev, const infer_weight_desc *d, const infer_weight_plan *plan,
+                              const infer_range *dst, infer_weight **out);
+infer_status ocl_weight_append(infer_weight *w, uint32_t plane, const void *data, uint64_t bytes);
+infer_status ocl_weight_finish(infer_weight *w);
+void ocl_weight_destroy(infer_weight *w);
 
 /* ---- ocl_queue.c, ocl_timeline.c ---- */
 

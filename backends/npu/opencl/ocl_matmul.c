@@ -21,13 +21,16 @@ static const uint8_t by_eights[INFER_FMT_COUNT] = {
     [INFER_FMT_Q4_1] = 1, [INFER_FMT_Q8_0] = 1, [INFER_FMT_Q4_K] = 1, [INFER_FMT_Q6_K] = 1,
 };
 
-static infer_status program_of(infer_device *dev, infer_format w, infer_format x, const ocl_program **out)
+static infer_status program_of(infer_device *dev, const infer_tensor_desc *t, infer_format x, const ocl_program **out)
 {
     char options[120];
+    const infer_format w = t->format;
     int n = snprintf(options, sizeof options, "-DUNPACK=unpack_%s -DXF=%u", unpack_of[w], x);
     if (launch_format_block(w) == 1)
         n += snprintf(options + n, sizeof options - (size_t)n, " -DPLAIN=%u", w);
-    if (by_eights[w] && dev->tune->mv_lanes > 1)
+    if (t->layout == OCL_LAYOUT_PLANES)
+        snprintf(options + n, sizeof options - (size_t)n, " -DPLANES -DEIGHT=planes_%s", unpack_of[w]);
+    else if (by_eights[w] && dev->tune->mv_lanes > 1)
         snprintf(options + n, sizeof options - (size_t)n, " -DEIGHT=eight_%s", unpack_of[w]);
     return ocl_program_get(dev, OCL_SOURCE_MATMUL, options, out);
 }
@@ -41,7 +44,7 @@ static int product_ok(infer_device *dev, const infer_op_desc *op, uint32_t weigh
         launch_no(a, INFER_WHY_FORMAT, weight);
         return 0;
     }
-    if (program_of(dev, w, x, &program)) {
+    if (program_of(dev, launch_tensor_desc(op, weight), x, &program)) {
         launch_no(a, INFER_WHY_OP, 0);
         return 0;
     }
@@ -63,8 +66,7 @@ static infer_status multiply(launch_call *c, const launch_product *m)
     lp_mm p;
     int which[10];
     launch_fill_product(c, m, &p, which);
-    infer_status s =
-        program_of(c->dev, launch_tensor_desc(c->op, (uint32_t)m->w)->format, (infer_format)p.x.fmt, &program);
+    infer_status s = program_of(c->dev, launch_tensor_desc(c->op, (uint32_t)m->w), (infer_format)p.x.fmt, &program);
     if (s)
         return s;
     int tiles = uses_tiles(c->dev, &p), one = m->ids >= 0 || p.rows.cap == 1;
@@ -76,11 +78,12 @@ static infer_status multiply(launch_call *c, const launch_product *m)
     return ocl_emit(c, &l, (n + columns - 1) / columns, (rows + each - 1) / each, 1, t->mv_lanes * t->mv_columns, 1);
 }
 
-/* Whether the n weights from operand 1 on go in one launch: of one format, met by few rows. */
+/* Whether the n weights from operand 1 on go in one launch: of one format and layout, met by few rows. */
 static int joins(const infer_device *dev, const infer_op_desc *op, uint32_t n)
 {
     for (uint32_t i = 2; i <= n; i++)
-        if (launch_tensor_desc(op, i)->format != launch_tensor_desc(op, 1)->format)
+        if (launch_tensor_desc(op, i)->format != launch_tensor_desc(op, 1)->format ||
+            launch_tensor_desc(op, i)->layout != launch_tensor_desc(op, 1)->layout)
             return 0;
     return dev->tune->mv_lanes > 1 && !(dev->tune->tile && launch_tensor_desc(op, 0)->shape[0] >= dev->tile_from);
 }
@@ -93,7 +96,7 @@ static infer_status multiply_joined(launch_call *c, uint32_t n, int bias, int y,
     lp_mms p;
     int which[11];
     launch_fill_products(c, n, bias, y, out, &p, which);
-    infer_status s = program_of(c->dev, launch_tensor_desc(c->op, 1)->format, (infer_format)p.x.fmt, &program);
+    infer_status s = program_of(c->dev, launch_tensor_desc(c->op, 1), (infer_format)p.x.fmt, &program);
     if (s)
         return s;
     int one = p.rows.cap == 1;

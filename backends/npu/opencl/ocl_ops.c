@@ -65,10 +65,10 @@ int launch_ready(infer_device *dev, launch_kernel k)
 
 int launch_reads(const infer_device *dev, const infer_op_desc *op, uint32_t i)
 {
-    (void)dev;
-    (void)op;
-    (void)i;
-    return 0; /* all weights are canonical */
+    uint32_t weights = op->op == INFER_OP_MATMUL || op->op == INFER_OP_MOE_MATMUL ? 1
+                       : op->op == INFER_OP_QKV || op->op == INFER_OP_GATED_MLP   ? 3
+                                                                                  : 0;
+    return dev->tune->mv_lanes > 1 && i >= 1 && i <= weights && launch_tensor_desc(op, i)->layout == OCL_LAYOUT_PLANES;
 }
 
 /* Vectors in dimension 1, as many as it takes, go on in dimension 2 (VECTOR in kernels/common.cl). */

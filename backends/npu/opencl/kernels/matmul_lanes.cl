@@ -4,6 +4,12 @@
  * outputs a work-group through local memory, bound by float arithmetic. SPDX-License-Identifier: Apache-2.0 */
 #if LANES > 1
 
+/* Eight halves from 16 bytes: loaded at once whatever the compiler makes of vloada_half8. */
+float8 halves(uint4 v)
+{
+    return vload_half8(0, (const half *)&v);
+}
+
 /* 8 elements of a row of x. p.wide: rows begin at multiples of 16 bytes, here and in the weight. */
 float8 x8(const G uchar *p, int i, int wide)
 {
@@ -13,7 +19,7 @@ float8 x8(const G uchar *p, int i, int wide)
     const G float4 *v = (const G float4 *)((const G float *)p + i);
     return (float8)(v[0], v[1]);
 #elif XF == FMT_F16
-    return vloada_half8(0, (const G half *)p + i);
+    return halves(*(const G uint4 *)((const G half *)p + i));
 #else
     return as_float8(convert_uint8(as_ushort8(*(const G uint4 *)((const G ushort *)p + i))) << 16);
 #endif
@@ -29,7 +35,7 @@ float8 eight_f32(const G uchar *row, int i, int wide)
 float8 eight_f16(const G uchar *row, int i, int wide)
 {
     const G half *p = (const G half *)row + 8 * i;
-    return wide ? vloada_half8(0, p) : vload_half8(0, p);
+    return wide ? halves(*(const G uint4 *)p) : vload_half8(0, p);
 }
 
 float8 eight_bf16(const G uchar *row, int i, int wide)
@@ -68,13 +74,15 @@ float8 eight_q4_1(const G uchar *row, int i, int wide)
     return convert_float8(nibbles(p + 4, i % 4)) * half_at(p) + half_at(p + 2);
 }
 
+/* A block of Q4_K is nine times 16 bytes. */
 float8 eight_q4_k(const G uchar *row, int i, int wide)
 {
-    const G uchar *p = row + 144 * (i / 32);
+    const G uchar *p = row + 144 * (i / 32), *q = p + 16 + i % 32 / 8 * 32 + i % 4 * 8;
     int s = i % 32 / 4;
     float d, m;
     scales12(p, s, &d, &m);
-    return convert_float8((bytes8(p + 16 + s / 2 * 32 + i % 4 * 8) >> (uchar)(s % 2 * 4)) & (uchar)15) * d - m;
+    uchar8 v = wide ? as_uchar8(*(const G uint2 *)q) : bytes8(q);
+    return convert_float8((v >> (uchar)(s % 2 * 4)) & (uchar)15) * d - m;
 }
 
 float8 eight_q6_k(const G uchar *row, int i, int wide)
@@ -86,6 +94,54 @@ float8 eight_q6_k(const G uchar *row, int i, int wide)
     float8 v = convert_float8((low & (uchar)15) | (high & (uchar)3) << (uchar)4) - 32.0f;
     return v * (half_at(p + 208) * (float)((const G char *)p)[192 + 2 * s + q / 16]);
 }
+
+/* The same from rows whose blocks are taken apart (../ocl_weight.c): k elements, codes first, each plane at a multiple
+ * of its blocks' size. */
+uchar8 eight_bytes(const G uchar *p)
+{
+    return as_uchar8(*(const G uint2 *)p);
+}
+
+float8 planes_q8_0(const G uchar *row, int i, int k)
+{
+    return convert_float8(as_char8(eight_bytes(row + 8 * i))) * half_at(row + k + i / 4 * 2);
+}
+
+float8 planes_q4_0(const G uchar *row, int i, int k)
+{
+    uchar8 q = eight_bytes(row + i / 4 * 16 + i % 2 * 8) >> (uchar)(i % 4 / 2 * 4);
+    return (convert_float8(q & (uchar)15) - 8.0f) * half_at(row + k / 2 + i / 4 * 2);
+}
+
+float8 planes_q4_1(const G uchar *row, int i, int k)
+{
+    uchar8 q = eight_bytes(row + i / 4 * 16 + i % 2 * 8) >> (uchar)(i % 4 / 2 * 4);
+    const G uchar *d = row + k / 2 + i / 4 * 4;
+    return convert_float8(q & (uchar)15) * half_at(d) + half_at(d + 2);
+}
+
+float8 planes_q6_k(const G uchar *row, int i, int k)
+{
+    int b = i / 32, s = i % 32 / 4, q = i % 4 * 8;
+    uchar8 low = eight_bytes(row + b * 128 + s / 4 * 64 + s % 2 * 32 + q) >> (uchar)(s % 4 / 2 * 4);
+    uchar8 high = eight_bytes(row + k / 2 + b * 64 + s / 4 * 32 + q) >> (uchar)(s % 4 * 2);
+    float8 v = convert_float8((low & (uchar)15) | (high & (uchar)3) << (uchar)4) - 32.0f;
+    float scale = (float)((const G char *)row)[k / 4 * 3 + b * 16 + 2 * s + q / 16];
+    return v * (half_at(row + k / 16 * 13 + b * 2) * scale);
+}
+
+#ifdef PLANES
+#define HOW p.k
+void unpack_planes(const G uchar *row, int g, int k, float16 *a, float16 *b)
+{
+    *a = (float16)(EIGHT(row, 4 * g, k), EIGHT(row, 4 * g + 1, k));
+    *b = (float16)(EIGHT(row, 4 * g + 2, k), EIGHT(row, 4 * g + 3, k));
+}
+#define TILE_UNPACK(row, g, a, b) unpack_planes(row, g, p.k, a, b)
+#else
+#define HOW                       p.wide
+#define TILE_UNPACK(row, g, a, b) UNPACK(row, g, a, b)
+#endif
 
 float mac8(float8 a, float8 b, float s)
 {
@@ -104,7 +160,7 @@ float mac8(float8 a, float8 b, float s)
 #define STEP(R)                                                                                                        \
     float8 a[CI];                                                                                                      \
     for (int c = 0; c < CI; c++)                                                                                       \
-        a[c] = EIGHT(row[c], g, p.wide);                                                                               \
+        a[c] = EIGHT(row[c], g, HOW);                                                                                  \
     for (int r = 0; r < R; r++) {                                                                                      \
         float8 v = x8(xr[r], 8 * g, p.wide);                                                                           \
         for (int c = 0; c < CI; c++)                                                                                   \
@@ -251,7 +307,7 @@ __kernel void tile(const G uchar *x, const G uchar *w, const G uchar *ids, const
             const G uchar *row = w + min(c0 + j, p.n - 1) * p.w_row;
             float16 a = 0, b = 0;
             if (g < whole)
-                UNPACK(row, g, &a, &b);
+                TILE_UNPACK(row, g, &a, &b);
 #ifdef PLAIN
             else {
                 float v[32];
