@@ -109,7 +109,7 @@ static const struct few_kernel *few_of(const infer_device *dev, const infer_op_d
     rows = dev->deterministic ? FIXED_ROWS : rows; /* no more of them have scratch */
     if (y->shape[2] != d || size < 16 || size & (size - 1) ||
         ((rows <= FEW_ROWS || !dev->attn_many) && rows * sets > LP_FEW_PAIRS) || (dev->deterministic && n > 2) ||
-        LP_FEW_SHARED(d, seqs) + 1024 > dev->tune.shared_per_block)
+        LP_FEW_SHARED(d, n, seqs) + 1024 > dev->tune.shared_per_block)
         return NULL;
     for (size_t i = 0; i < sizeof few_kernels / sizeof *few_kernels; i++)
         if (few_kernels[i].format == k->format && few_kernels[i].width == d && few_kernels[i].n == n &&
@@ -179,7 +179,7 @@ static void few_rope_init(cuda_launch *l, launch_call *c, const struct few_kerne
     l->ptr[12] = at[POS];
     l->ptr[13] = at[FREQ];
     l->ptr[14] = at[SLOTS];
-    l->shared = (uint32_t)LP_FEW_ROPE_SHARED(k->width, p->n_seqs, p->rows.cap);
+    l->shared = (uint32_t)LP_FEW_ROPE_SHARED(k->width, k->n, p->n_seqs, p->rows.cap);
     queue->ropes.kept = 0;
 }
 
@@ -198,7 +198,7 @@ static infer_status few_run(launch_call *c, const struct few_kernel *k, lp_attn 
         few_rope_init(&l, c, k, p, which);
     } else {
         cuda_launch_init(&l, c, k->kernel, which, 11, p, sizeof *p);
-        l.shared = (uint32_t)LP_FEW_SHARED(k->width, p->n_seqs);
+        l.shared = (uint32_t)LP_FEW_SHARED(k->width, k->n, p->n_seqs);
     }
     infer_status s = cuda_emit(c, &l, few_grid(c, p, k), 1, 1, FEW_THREADS, 1, 1);
     if (s || !many)
@@ -225,7 +225,7 @@ int cuda_makes_ropes(infer_device *dev, const infer_op_desc *rope, const infer_o
         return 0;
     const struct few_kernel *k = few_of(dev, attn, rows);
     return k && dev->kernels[k->rope] &&
-           LP_FEW_ROPE_SHARED(k->width, seqs, rows) + 1024 <= dev->tune.shared_per_block &&
+           LP_FEW_ROPE_SHARED(k->width, k->n, seqs, rows) + 1024 <= dev->tune.shared_per_block &&
            q->format == INFER_FMT_F32 && launch_tensor_desc(write, 0)->format == INFER_FMT_F32 &&
            launch_tensor_desc(write, 1)->format == INFER_FMT_F32 &&
            launch_tensor_desc(rope, 3)->format == INFER_FMT_F32 && /* nothing is rounded between */

@@ -172,11 +172,13 @@ typedef struct lp_attn {
 /* Floats of one partial result: maximum, sum, two unused, the weighted sum. */
 #define LP_ATTN_PART(dv) (((dv) + 3) / 4 * 4 + 4)
 /* few_F_D_N: rows times sets of heads that a launch may have; its shared memory: a ring of keys and values for each of
- * four waves, their sums, a record a sequence. */
-#define LP_FEW_PAIRS             16384
-#define LP_FEW_STAGES            2
-#define LP_FEW_PITCH(d)          (2 * (d) + 16) /* an odd number of 16 bytes: eight rows in eight groups of banks */
-#define LP_FEW_SHARED(d, n_seqs) (4 * LP_FEW_STAGES * 32 * LP_FEW_PITCH(d) + 4 * 4 * (d)*4 + 16 * (n_seqs))
+ * four waves, their sums, queries, a record a sequence. */
+#define LP_FEW_PAIRS         16384
+#define LP_FEW_STAGES        2
+#define LP_FEW_PITCH(d)      (2 * (d) + 16) /* an odd number of 16 bytes: eight rows in eight groups of banks */
+#define LP_FEW_QUERIES(d, n) (8 * (n)*LP_FEW_PITCH(d))
+#define LP_FEW_SHARED(d, n, n_seqs)                                                                                    \
+    (4 * LP_FEW_STAGES * 32 * LP_FEW_PITCH(d) + 4 * 4 * (d)*4 + LP_FEW_QUERIES(d, n) + 16 * (n_seqs))
 
 /* few_rope_F_D_N: attention whose queries are not rotated yet (attn.q), nor keys and values of the step's rows in the
  * cache: as f32, k.x and v. */
@@ -186,8 +188,8 @@ typedef struct lp_few_rope {
     lp_tensor v;
 } lp_few_rope;
 
-#define LP_FEW_ROPE_ROWS                    16                                          /* that a launch may have */
-#define LP_FEW_ROPE_SHARED(d, n_seqs, rows) (LP_FEW_SHARED(d, n_seqs) + (rows)*4 * (d)) /* sines and cosines */
+#define LP_FEW_ROPE_ROWS                       16 /* that a launch may have */
+#define LP_FEW_ROPE_SHARED(d, n, n_seqs, rows) (LP_FEW_SHARED(d, n, n_seqs) + (rows)*4 * (d)) /* sines and cosines */
 
 /* many_F_D: query vectors of a block, keys that it takes at a time, places for them; shared memory: queries, keys and
  * values, barriers. */

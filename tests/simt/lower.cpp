@@ -678,7 +678,7 @@ int run_few(call &c, lp_attn &p, int o)
     scratch mem((uint64_t)p.rows.cap * (uint64_t)p.heads * (uint64_t)p.parts * LP_ATTN_PART(d) * 4 + 64);
     std::string name = (p.k.fmt == INFER_FMT_F16 ? "f16_" : "bf16_") + std::to_string(d);
     go(c, "few_" + name + "_" + std::to_string(n), {0, 1, 2, 3, 4, 5, p.sinks.fmt ? 6 : -2, -2, o, -1, -2}, p,
-       dim3((uint32_t)c.how->parts), 128, LP_FEW_SHARED(d, p.n_seqs), {{10, mem.base}});
+       dim3((uint32_t)c.how->parts), 128, LP_FEW_SHARED(d, n, p.n_seqs), {{10, mem.base}});
     if (p.many)
         go(c, "many_" + name, {0, 1, 2, 3, 4, 5, p.sinks.fmt ? 6 : -2, -2, o, -1}, p, dim3((uint32_t)c.how->parts), 384,
            LP_MANY_SHARED(d, LP_MANY_KEYS, LP_MANY_STAGES));

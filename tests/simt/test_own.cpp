@@ -185,7 +185,7 @@ void check(const problem &q, int fmt, int d, int heads, int kv, int n, const cut
     simt::start({"rope_writes", m2, &both, dim3(2, (uint32_t)q.cap, 2), dim3(128), 0});
     void *m3[] = {rotated.data(), kp[0].data(), vp[0].data(), t, l, s0, si, nullptr, y[0].data(), c, scratch.data()};
     simt::start(
-        {("few_" + suffix).c_str(), m3, &attn, dim3((uint32_t)how.grid), dim3(128), (size_t)LP_FEW_SHARED(d, seqs)});
+        {("few_" + suffix).c_str(), m3, &attn, dim3((uint32_t)how.grid), dim3(128), (size_t)LP_FEW_SHARED(d, n, seqs)});
     std::vector<float> joined(x.size());
     both.of[2] = rope;
     std::vector<uint16_t> kj = pool, vj = pool2;
@@ -196,7 +196,7 @@ void check(const problem &q, int fmt, int d, int heads, int kv, int n, const cut
     void *m4[] = {x.data(), kp[1].data(),   vp[1].data(), t,        l,  s0, si, y[1].data(),
                   c,        scratch.data(), k.data(),     v.data(), pm, fm, sm};
     simt::start({("few_rope_" + suffix).c_str(), m4, &all, dim3((uint32_t)how.grid), dim3(128),
-                 (size_t)LP_FEW_ROPE_SHARED(d, seqs, q.cap)});
+                 (size_t)LP_FEW_ROPE_SHARED(d, n, seqs, q.cap)});
     bool wrote = memcmp(kp[0].data(), pool.data(), 2 * pool.size()) != 0;
     const char *wrong = memcmp(y[0].data(), y[1].data(), 4 * x.size())              ? "results"
                         : memcmp(kp[0].data(), kp[1].data(), 2 * pool.size())       ? "keys in the cache"

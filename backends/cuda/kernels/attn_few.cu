@@ -10,7 +10,7 @@
  *          on, vectors at multiples of 16 bytes, no tree.
  *   threads  128
  *   grid     any in x, walked: work is found from the lengths in device memory
- *   dynamic shared memory: LP_FEW_SHARED(D, n_seqs)
+ *   dynamic shared memory: LP_FEW_SHARED(D, N, n_seqs)
  *   scratch  p.parts (spans of a row at most, 1 without scratch): rows * heads * parts * LP_ATTN_PART(D) floats at
  *            part_off. The block that ends a row's last span joins them.
  *   p.split  0, or spans are of 2^split keys, from FEW_LEAST on, with N 1 or 2: a block that has all spans of a row
@@ -160,20 +160,23 @@ struct few_ahead {
     int ids, ids_at; /* a lane's: the block of the turn that is `lane` rounds from ids_at on */
 };
 
+/* The first turn of a piece; 0: the wave has none. */
+DEV bool ahead_at(few_ahead &h, const few_item &it, const lp_attn &p, const uchar *table, int wave)
+{
+    h.t = it.t + TURN * wave;
+    h.end = it.end;
+    h.kv_head = it.kv_head;
+    h.blocks = (const int *)(table + p.table.off + it.seq * p.table.s0);
+    h.ids_at = -1;
+    return h.t < h.end;
+}
+
 DEV void ahead_enter(few_ahead &h, const few_all &a, const lp_attn &p, const uchar *table, int wave)
 {
     NO_UNROLL
-    for (; h.item < a.items; h.item += (int)gridDim.x) {
-        few_item it = item_at(a, p, h.item);
-        h.t = it.t + TURN * wave;
-        h.end = it.end;
-        if (h.t < h.end) {
-            h.kv_head = it.kv_head;
-            h.blocks = (const int *)(table + p.table.off + it.seq * p.table.s0);
-            h.ids_at = -1;
+    for (; h.item < a.items; h.item += (int)gridDim.x)
+        if (ahead_at(h, item_at(a, p, h.item), p, table, wave))
             return;
-        }
-    }
 }
 
 #define SLOT(D) (2 * TURN * PITCH(D)) /* TURN keys, then as many values */
@@ -352,42 +355,46 @@ DEV void turn_of(few_sums<D, N> &s, const uchar *slot, const uint32_t (*q)[D / 1
     }
 }
 
-/* A lane's columns of q, times the factor. Queries are numbered (row, head). */
+/* Queries of a piece, times the factor, as the products' columns: rows of shared memory, of each fragment four of what
+ * 16 bits hold and four of what is left. Queries are numbered (row, head). */
 template <int FMT, int D, int N, class OWN>
-DEV void q_of(uint32_t (*to)[D / 16][2], const uchar *q, const lp_attn &p, const few_item &it, float factor,
-              const OWN &own)
+DEV void queries_put(uchar *to, const uchar *q, const lp_attn &p, const few_item &it, float factor, const OWN &own)
+{
+    UNROLL_2
+    for (int i = (int)threadIdx.x; i < EDGE * N * (D / 2); i += 32 * WAVES) {
+        int j = i / (D / 2), r = j / it.heads, there = r < it.rows, row = it.row0 + (there ? r : 0), a, b;
+        const uchar *from = q + p.q.off + row * p.q.s0 + (it.head0 + (there ? j - r * it.heads : 0)) * p.q.s1;
+        uchar *at = to + (j / EDGE * 8 + j % EDGE) * PITCH(D);
+        float x, y, v[2];
+        own_query(own, from, p.q.fmt, row, i % (D / 2), a, b, x, y);
+        x = there ? x * factor : 0.0f;
+        y = there ? y * factor : 0.0f;
+        uint32_t both = pack_two(x, y, FMT);
+        two_floats(both, FMT, v);
+        uint32_t left = pack_two(x - v[0], y - v[1], FMT);
+        ((uint16_t *)at)[a] = (uint16_t)both;
+        ((uint16_t *)at)[b] = (uint16_t)(both >> 16);
+        at += EDGE * PITCH(D);
+        ((uint16_t *)at)[a] = (uint16_t)left;
+        ((uint16_t *)at)[b] = (uint16_t)(left >> 16);
+    }
+}
+
+/* A lane's columns of them. */
+template <int D, int N> DEV void queries_get(uint32_t (*to)[D / 16][2], const uchar *from)
 {
     int l = (int)threadIdx.x % 32;
+    from += l % 8 * PITCH(D) + l / 8 * 16;
     UNROLL
-    for (int n = 0; n < N; n++) {
-        int j = EDGE * n + l / 4 % EDGE, r = j / it.heads, there = r < it.rows;
-        int64_t row = it.row0 + (there ? r : 0);
-        const uchar *from = q + p.q.off + row * p.q.s0 + (it.head0 + (there ? j - r * it.heads : 0)) * p.q.s1;
-        uint32_t mask = there ? 0xFFFFFFFFu : 0;
-        float v[D / 16][4];
-        if (p.q.fmt == INFER_FMT_F32) {
-            const float *f = (const float *)from + l % 4 * 2;
-            UNROLL
-            for (int c = 0; c < D / 16; c++) {
-                const uint2 a = ld_8(f + 16 * c), b = ld_8(f + 16 * c + 8);
-                v[c][0] = float_of(a.x);
-                v[c][1] = float_of(a.y);
-                v[c][2] = float_of(b.x);
-                v[c][3] = float_of(b.y);
-            }
-        } else {
-            const uint32_t *f = (const uint32_t *)from + l % 4;
-            UNROLL
-            for (int c = 0; c < D / 16; c++) {
-                two_floats(f[8 * c], p.q.fmt, v[c]);
-                two_floats(f[8 * c + 4], p.q.fmt, v[c] + 2);
-            }
-        }
-        own_query(own, v, from, (int)row);
+    for (int n = 0; n < N; n++)
         UNROLL
-        for (int c = 0; c < D / 16; c++)
-            for (int i = 0; i < 2; i++)
-                to[n][c][i] = plane_of<FMT>(v[c][2 * i] * factor, v[c][2 * i + 1] * factor, l / 4 >= EDGE) & mask;
+    for (int c = 0; c < D / 32; c++) {
+        uint32_t v[4];
+        ldmatrix_4(v, from + n * 8 * PITCH(D) + 64 * c);
+        to[n][2 * c][0] = v[0];
+        to[n][2 * c][1] = v[1];
+        to[n][2 * c + 1][0] = v[2];
+        to[n][2 * c + 1][1] = v[3];
     }
 }
 
@@ -517,7 +524,8 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
     int t = (int)threadIdx.x, wave = t / 32, l = t % 32, group = p.heads / p.kv_heads;
     uchar *ring = dyn + wave * STAGES * SLOT(D);
     float *red = (float *)(dyn + WAVES * STAGES * SLOT(D)); /* [wave][EDGE][D] */
-    few_seq *seq = (few_seq *)(red + WAVES * EDGE * D);
+    uchar *queries = (uchar *)(red + WAVES * EDGE * D);
+    few_seq *seq = (few_seq *)(queries + LP_FEW_QUERIES(D, N));
     int *my_valid = valid + wave * STAGES;
     const int *q_start = (const int *)(start_p + p.start_off);
     few_all a;
@@ -535,9 +543,17 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
     plan(a, seq, p, q_start, (const int *)(len_p + p.len_off), rows);
     own_slots(own, rows, a.block_log);
 
+    /* The first piece is worked out once: instructions that run for the first time come from memory. */
     few_ahead h;
+    few_item it = {};
     h.item = (int)blockIdx.x;
-    ahead_enter(h, a, p, table, wave);
+    if (h.item < a.items) {
+        it = item_at(a, p, h.item);
+        if (!ahead_at(h, it, p, table, wave)) {
+            h.item += (int)gridDim.x;
+            ahead_enter(h, a, p, table, wave);
+        }
+    }
     ahead_ids(h, a);
     if (OWN::EARLY)
         grid_wait();
@@ -549,12 +565,15 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
     own_write<FMT>(own, kp, vp, rows, a.block_log);
     NO_UNROLL
     for (int item = (int)blockIdx.x; item < a.items; item += (int)gridDim.x) {
-        few_item it = item_at(a, p, item);
+        if (item != (int)blockIdx.x)
+            it = item_at(a, p, item);
         uint32_t qf[N][D / 16][2];
         few_seen<N> seen;
         it.rows = it.row0 + it.rows > rows ? rows - it.row0 : it.rows; /* rows past the count are not there */
         int used = it.rows * it.heads;
-        q_of<FMT, D, N>(qf, q, p, it, p.soft_cap > 0 ? p.scale / p.soft_cap : p.scale * LOG2E, own);
+        queries_put<FMT, D, N>(queries, q, p, it, p.soft_cap > 0 ? p.scale / p.soft_cap : p.scale * LOG2E, own);
+        __syncthreads(); /* those of the piece before have been read: its sums were joined */
+        queries_get<D, N>(qf, queries);
         UNROLL
         for (int n = 0; n < N; n++)
             for (int i = 0; i < 2; i++) {

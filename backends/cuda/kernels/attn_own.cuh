@@ -38,8 +38,12 @@ DEV uint32_t own_keys(own_none &, int, int, int)
 template <int FMT> DEV void own_fill(own_none &, uchar *)
 {
 }
-template <int C> DEV void own_query(const own_none &, float (&)[C][4], const uchar *, int)
+DEV void own_query(const own_none &, const uchar *from, int fmt, int, int i, int &a, int &b, float &x, float &y)
 {
+    a = 2 * i;
+    b = 2 * i + 1;
+    x = ld(from, fmt, a);
+    y = ld(from, fmt, b);
 }
 
 struct own_angle {
@@ -229,44 +233,17 @@ template <int FMT, int D> DEV void own_fill(own_rows<D> &o, uchar *place)
     o.rows = 0;
 }
 
-/* Rotates a lane's elements of a query of batch row `row`, v[c][2 h + i] element 16 c + 8 h + 2 (lane % 4) + i of it.
- * from: the query. */
-template <int D, int C> DEV void own_query(const own_rows<D> &o, float (&v)[C][4], const uchar *from, int row)
+/* Pair i of a query of batch row `row`, rotated, and which elements it is. */
+template <int D>
+DEV void own_query(const own_rows<D> &o, const uchar *from, int, int row, int i, int &a, int &b, float &x, float &y)
 {
-    const int dims = o.p.k.dims, half = dims / 2, l = (int)threadIdx.x % 4;
-    const own_angle *angles = o.angles + row * (D / 2);
-    if (!o.p.k.kind) {
-        UNROLL
-        for (int c = 0; c < C; c++)
-            UNROLL
-        for (int h = 0; h < 2; h++) {
-            int i = 8 * c + 4 * h + l;
-            float x = v[c][2 * h], y = v[c][2 * h + 1];
-            if (i < half)
-                turn_pair(x, y, angles[i].sine, angles[i].cosine, v[c][2 * h], v[c][2 * h + 1]);
-        }
-    } else if (dims == D) { /* partners are the lane's own */
-        UNROLL
-        for (int c = 0; c < C / 2; c++)
-            UNROLL
-        for (int i = 0; i < 4; i++) {
-            const own_angle &a = angles[16 * c + i / 2 * 8 + 2 * l + i % 2];
-            float x = v[c][i], y = v[c + C / 2][i];
-            turn_pair(x, y, a.sine, a.cosine, v[c][i], v[c + C / 2][i]);
-        }
-    } else {
-        UNROLL
-        for (int c = 0; c < C; c++)
-            UNROLL
-        for (int i = 0; i < 4; i++) {
-            int e = 16 * c + i / 2 * 8 + 2 * l + i % 2, second = e >= half;
-            if (e < dims) {
-                const own_angle &a = angles[second ? e - half : e];
-                float other = ((const float *)from)[second ? e - half : e + half], x, y;
-                turn_pair(second ? other : v[c][i], second ? v[c][i] : other, a.sine, a.cosine, x, y);
-                v[c][i] = second ? y : x;
-            }
-        }
+    const bool turned = pair_of(i, o.p.k.kind, o.p.k.dims / 2, a, b);
+    x = ((const float *)from)[a];
+    y = ((const float *)from)[b];
+    if (turned) {
+        const own_angle angle = o.angles[row * (D / 2) + i];
+        float u = x, v = y;
+        turn_pair(u, v, angle.sine, angle.cosine, x, y);
     }
 }
 
