@@ -148,6 +148,18 @@ infer_status infer_hal_weight_plan(infer_hal_dev *d, const infer_weight_desc *de
 infer_status infer_hal_weight_load(infer_hal_dev *d, const infer_weight_desc *desc, const infer_weight_plan *plan,
                                    const infer_range *dst, const void *const planes[3], const uint64_t bytes[3],
                                    infer_error *err);
+/* A whole tensor whose data plane lies nowhere: make writes its bytes [at, at + n), asked for in order, each once, n =
+ * `piece` or what is left. The other planes are read when all of it is made, so make may fill them. */
+typedef struct infer_weight_made {
+    infer_status (*make)(void *user, uint64_t at, uint64_t n, void *dst);
+    void *user;
+    uint64_t piece;
+    const void *planes[3]; /* [0] is not read */
+    uint64_t bytes[3];
+} infer_weight_made;
+/* The same for that; with a part of a tensor (desc.shard) INFER_E_UNSUPPORTED. */
+infer_status infer_hal_weight_make(infer_hal_dev *d, const infer_weight_desc *desc, const infer_weight_plan *plan,
+                                   const infer_range *dst, const infer_weight_made *made, infer_error *err);
 /* How bytes get from one device to another: what the plugin says of its peers, else STAGED. [any] */
 infer_status infer_hal_edge(infer_hal_dev *from, infer_hal_dev *to, infer_edge_info *out);
 

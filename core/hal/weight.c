@@ -246,9 +246,29 @@ static infer_status send_plane(stream *st, uint32_t plane, const plane_cut *c, c
     return s;
 }
 
-infer_status infer_hal_weight_load(infer_hal_dev *d, const infer_weight_desc *desc, const infer_weight_plan *plan,
-                                   const infer_range *dst, const void *const planes[3], const uint64_t bytes[3],
-                                   infer_error *err)
+/* The data plane as it is made. */
+static infer_status send_made(stream *st, const infer_weight_made *made, uint64_t bytes)
+{
+    const uint64_t cap = made->piece < bytes ? made->piece : bytes;
+    uint8_t *buf = infer_malloc((size_t)cap);
+    if (!buf)
+        return infer_error_set(st->err, INFER_E_NO_MEMORY, "load weight on %s: no host memory", st->d->row->id);
+    infer_status s = INFER_OK;
+    for (uint64_t at = 0, n; at < bytes && !s; at += n) {
+        n = bytes - at < cap ? bytes - at : cap;
+        s = made->make(made->user, at, n, buf);
+        if (s)
+            infer_error_set(st->err, s, "load weight on %s: its codes could not be made", st->d->row->id);
+        else
+            s = append(st, 0, buf, n);
+    }
+    infer_free(buf);
+    return s;
+}
+
+static infer_status load(infer_hal_dev *d, const infer_weight_desc *desc, const infer_weight_plan *plan,
+                         const infer_range *dst, const void *const planes[3], const uint64_t bytes[3],
+                         const infer_weight_made *made, infer_error *err)
 {
     plane_cut c[3];
     uint64_t at[4];
@@ -258,7 +278,7 @@ infer_status infer_hal_weight_load(infer_hal_dev *d, const infer_weight_desc *de
     if ((s = cut(desc, c)) || (s = image_layout(c, at)))
         return infer_error_set(err, s, "load weight on %s: shape, format and shard do not fit", d->row->id);
     for (int i = 0; i < 3; i++)
-        if (bytes[i] != c[i].whole || (c[i].whole && !planes[i]))
+        if (bytes[i] != c[i].whole || (c[i].whole && !planes[i] && !(made && i == 0)))
             return infer_error_set(err, INFER_E_INVALID, "load weight on %s: plane %d has %llu bytes, wanted %llu",
                                    d->row->id, i, (unsigned long long)bytes[i], (unsigned long long)c[i].whole);
     if (dst->size < plan->packed_bytes || (plan->align && dst->offset % plan->align))
@@ -280,7 +300,7 @@ infer_status infer_hal_weight_load(infer_hal_dev *d, const infer_weight_desc *de
     for (uint32_t i = 0; i < 3 && !s; i++) {
         st.at = at[i];
         if (c[i].bytes)
-            s = send_plane(&st, i, &c[i], planes[i]);
+            s = made && i == 0 ? send_made(&st, made, c[0].bytes) : send_plane(&st, i, &c[i], planes[i]);
     }
     if (st.w) {
         lock_setup(d);
@@ -290,4 +310,20 @@ infer_status infer_hal_weight_load(infer_hal_dev *d, const infer_weight_desc *de
         unlock_setup(d);
     }
     return s;
+}
+
+infer_status infer_hal_weight_load(infer_hal_dev *d, const infer_weight_desc *desc, const infer_weight_plan *plan,
+                                   const infer_range *dst, const void *const planes[3], const uint64_t bytes[3],
+                                   infer_error *err)
+{
+    return load(d, desc, plan, dst, planes, bytes, NULL, err);
+}
+
+infer_status infer_hal_weight_make(infer_hal_dev *d, const infer_weight_desc *desc, const infer_weight_plan *plan,
+                                   const infer_range *dst, const infer_weight_made *made, infer_error *err)
+{
+    if (desc->shard.of && desc->shard.count != desc->shard.of)
+        return infer_error_set(err, INFER_E_UNSUPPORTED, "load weight on %s: a part of what is made as it comes",
+                               d->row->id);
+    return load(d, desc, plan, dst, made->planes, made->bytes, made, err);
 }

@@ -65,6 +65,7 @@ typedef struct infer_weight_src {
     uint32_t rank;
     int64_t shape[4];
     infer_format format;
+    int recodes; /* a matrix of a block whose codes may be others than the file's */
     char name[64];
 } infer_weight_src;
 

@@ -34,7 +34,9 @@ static infer_status load_packed(infer_model *m, const infer_weight_inst *x, infe
     const void *planes[3] = {w->tensor ? (const void *)w->tensor->data : w->data, NULL, NULL};
     uint64_t bytes[3] = {w->tensor ? w->tensor->bytes : (uint64_t)w->shape[0] * sizeof(float), 0, 0};
     infer_range dst = {m->packed[x->dev].h, x->offset, x->plan.packed_bytes};
-    infer_status s = infer_hal_weight_load(p->devs[x->dev].dev, &d, &x->plan, &dst, planes, bytes, err);
+    infer_status s = infer_plan_recodes(p, x->ref)
+                         ? infer_plan_load_recoded(p, x, &d, &dst, err)
+                         : infer_hal_weight_load(p->devs[x->dev].dev, &d, &x->plan, &dst, planes, bytes, err);
     return s == INFER_OK ? s : infer_error_prefix(err, s, "load %s", w->name);
 }
 

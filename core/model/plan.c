@@ -202,7 +202,7 @@ static void count_bytes(const infer_plan *p, int with_cache, infer_place_facts *
     f->first_bytes = f->last_bytes = 0;
     for (uint32_t i = 0; i < w->n; i++) {
         unsigned layer;
-        uint64_t bytes = w->p[i].tensor ? w->p[i].tensor->bytes : 0;
+        uint64_t bytes = w->p[i].tensor ? infer_plan_source_bytes(p, i) : 0;
         if (sscanf(w->p[i].name, "blk.%u.", &layer) == 1 && layer < f->n_layers)
             layer_bytes[layer] += bytes;
         else if (!strncmp(w->p[i].name, "output", 6))
@@ -428,6 +428,7 @@ static infer_status defaults(infer_plan *p, infer_error *err)
                                "rows %u of 65536, rows of a step %u of 2^20, memory share %g of 1)",
                                o->ctx_size, o->n_parallel, o->max_logit_rows, o->max_batched_tokens,
                                o->memory_utilization);
+    INFER_TRY(infer_plan_recode(p, err));
     return infer_plan_cache_formats(p, err);
 }
 
@@ -466,7 +467,7 @@ infer_status infer_plan_create(infer_runtime *rt, infer_file *f, const infer_pla
     if (p->compiled.n_fallback)
         infer_plan_reason(p, "%u ops run on the host's reference path for devices that refuse them",
                           p->compiled.n_fallback);
-    p->opt.devices = p->opt.tensor_split = p->opt.cache_type_k = p->opt.cache_type_v = NULL;
+    p->opt.devices = p->opt.tensor_split = p->opt.cache_type_k = p->opt.cache_type_v = p->opt.quantization = NULL;
     *out = p;
     return INFER_OK;
 fail:

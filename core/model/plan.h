@@ -10,6 +10,11 @@
 /* Adds a line to the reasons that the plan gives, while there is room. */
 void infer_plan_reason(infer_plan *p, const char *fmt, ...) INFER_PRINTF(2, 3);
 
+/* What --quantization says, checked with every weight of the file; fills p->recode, and the reasons. */
+infer_status infer_plan_recode(infer_plan *p, infer_error *err);
+/* Bytes of a weight's planes as devices are given it. */
+uint64_t infer_plan_source_bytes(const infer_plan *p, uint32_t ref);
+
 /* Names of cache types to formats. */
 infer_status infer_plan_cache_formats(infer_plan *p, infer_error *err);
 /* Asks every device that would hold cache; a refusal moves its layers' cache to the host. Settles the block size: the

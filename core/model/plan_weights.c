@@ -25,6 +25,8 @@ void infer_plan_weight_source(const infer_plan *p, const infer_weight_inst *x, i
 {
     const infer_weight_src *w = &p->file->weights.p[x->ref];
     *d = (infer_weight_desc){.struct_size = sizeof *d, .quant = {.format = w->format}, .rank = w->rank, .use = x->use};
+    if (infer_plan_recodes(p, x->ref))
+        d->quant = p->recode;
     memcpy(d->shape, w->shape, sizeof d->shape);
 }
 
@@ -39,7 +41,7 @@ static infer_status make(infer_plan *p, int32_t dev, uint64_t ref, infer_op_id u
     infer_status s = infer_hal_weight_plan(p->devs[dev].dev, &d, &x.plan, err);
     if (s != INFER_OK)
         return infer_error_prefix(err, s, "weight %s", w->name);
-    x.in_place = (x.plan.flags & INFER_WEIGHT_IN_PLACE) && w->tensor && x.plan.align &&
+    x.in_place = (x.plan.flags & INFER_WEIGHT_IN_PLACE) && w->tensor && !infer_plan_recodes(p, x.ref) && x.plan.align &&
                  w->tensor->part < INFER_MODEL_MAX_PARTS && (uintptr_t)w->tensor->data % x.plan.align == 0;
     if (x.in_place) {
         const uint8_t *base;
@@ -68,10 +70,15 @@ infer_status infer_plan_weight_desc(void *user, int32_t dev, uint64_t ref, infer
                                     infer_error *err)
 {
     infer_weight_inst *x = infer_plan_weight(user, dev, ref, use);
+    infer_weight_desc d;
     if (!x)
         INFER_TRY(make(user, dev, ref, use, &x, err));
+    infer_plan_weight_source(user, x, &d);
     desc->format = x->plan.format;
     desc->layout = x->plan.layout;
+    desc->quant = (infer_quant){0};
+    if (d.quant.scale_format && d.quant.format == x->plan.format) /* else the device keeps it in another way */
+        desc->quant = d.quant;
     return INFER_OK;
 }
 

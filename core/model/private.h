@@ -70,6 +70,7 @@ struct infer_plan {
     infer_compiled compiled;
     infer_decoder_options dec;
     infer_decoder_outputs out;
+    infer_quant recode; /* of weights that are recoded; format NONE: none are */
     infer_weight_inst *insts;
     uint32_t n_insts, cap_insts;
     int32_t *inst_of; /* [dev * weights + ref]: the newest instance, -1: none */
@@ -97,8 +98,13 @@ struct infer_model {
 
 /* The instance of a weight on a device that serves op `use`, NULL: the plan has none. */
 infer_weight_inst *infer_plan_weight(const infer_plan *p, int32_t dev, uint64_t ref, infer_op_id use);
-/* What an instance is made from. */
+/* What an instance is made from: where it is recoded (infer_plan_recodes), what that gives. */
 void infer_plan_weight_source(const infer_plan *p, const infer_weight_inst *x, infer_weight_desc *d);
+/* Whether weight `ref` is recoded while it is loaded. */
+int infer_plan_recodes(const infer_plan *p, uint32_t ref);
+/* Loads such a weight: rows of the file to floats to codes, a few at a time. Any thread. */
+infer_status infer_plan_load_recoded(const infer_plan *p, const infer_weight_inst *x, const infer_weight_desc *d,
+                                     const infer_range *dst, infer_error *err);
 /* infer_graph_target.weight_desc of a plan: makes the instance (one hal query) on first need. */
 infer_status infer_plan_weight_desc(void *user, int32_t dev, uint64_t ref, infer_op_id use, infer_tensor_desc *desc,
                                     infer_error *err);

@@ -141,6 +141,9 @@ static infer_status layer_weights(const infer_gguf *g, const infer_hparams *h, u
         snprintf(name, sizeof name, "blk.%u.%s", layer, rows[i].name);
         INFER_TRY(want(g, l, name, rows[i].presence, rows[i].rank, dim(h, rows[i].s0), dim(h, rows[i].s1),
                        dim(h, rows[i].s2), err));
+        infer_weight_src *w = &l->p[l->n - 1]; /* a router is small and decides much */
+        if (!strcmp(w->name, name))
+            w->recodes = w->rank > 1 && strcmp(rows[i].name, "ffn_gate_inp.weight") != 0;
     }
     return INFER_OK;
 }

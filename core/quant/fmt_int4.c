@@ -11,13 +11,19 @@ void infer_unpack_u4(const void *src, float *dst, uint64_t n)
         dst[i] = (float)(p[i / 2] >> (i % 2 * 4) & 15);
 }
 
+/* Nearest even, by what a sum with 2^23 is rounded to. */
+static inline uint32_t u4_code(float v)
+{
+    v = v > 0 ? v : 0; /* NaN too */
+    v = v < 15 ? v : 15;
+    return infer_f32_bits(v + 8388608.0f) & 15u;
+}
+
 void infer_pack_u4(const float *src, void *dst, uint64_t n)
 {
     uint8_t *p = dst;
-    for (uint64_t i = 0; i + 1 < n; i += 2) {
-        float lo = isnan(src[i]) ? 0 : rintf(src[i]), hi = isnan(src[i + 1]) ? 0 : rintf(src[i + 1]);
-        p[i / 2] = (uint8_t)(infer_round_clamp(lo, 0, 15) | infer_round_clamp(hi, 0, 15) << 4);
-    }
+    for (uint64_t i = 0; i + 1 < n; i += 2)
+        p[i / 2] = (uint8_t)(u4_code(src[i]) | u4_code(src[i + 1]) << 4);
 }
 
 /* A block is: scale f16, minimum f16 (has_min), high bits u32 (bits 5), then nibbles, element i in the low half and

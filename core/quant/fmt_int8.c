@@ -19,12 +19,18 @@ void infer_pack_q8_0(const float *src, void *dst, uint64_t n)
     for (uint64_t b = 0; b < n; b += 32, p += 34) {
         const float *x = src + b;
         float peak = 0;
-        for (int i = 0; i < 32; i++)
-            peak = fmaxf(peak, fabsf(x[i]));
+        for (int i = 0; i < 32; i++) {
+            float a = fabsf(x[i]);
+            peak = a > peak ? a : peak;
+        }
         float d = peak / 127.0f, inverse = d != 0 ? 1.0f / d : 0;
         infer_store_u16(p, infer_f32_to_f16(d));
-        for (int i = 0; i < 32; i++) { /* halves away from zero */
-            int q = infer_round_clamp(fabsf(x[i]) * inverse, 0, 127);
+        for (int i = 0; i < 32; i++) { /* halves away from zero; a NaN becomes 0 */
+            float v = fabsf(x[i]) * inverse;
+            v = v > 0 ? v : 0;
+            v = v < 127 ? v : 127;
+            int q = (int)v;
+            q += v - (float)q >= 0.5f;
             p[2 + i] = (uint8_t)(signbit(x[i]) ? -q : q);
         }
     }

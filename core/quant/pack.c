@@ -122,24 +122,69 @@ typedef struct group {
     uint64_t r0, r1, c0, c1, k, entry;
 } group;
 
+/* Codes of n elements from element `at` of the data plane on: each times `inverse` plus `zero`, within [lo, hi]; a NaN
+ * stays one where the format has it. Whole bytes are packed a piece at a time, which is what makes it quick. */
+static void put_codes(infer_format format, const float *src, uint64_t n, float inverse, float zero, float lo, float hi,
+                      void *data, uint64_t at)
+{
+    enum { PIECE = 256 };
+    const infer_format_info *f = infer_format_get(format);
+    float v[PIECE];
+    for (uint64_t i = 0, m; i < n; i += m) {
+        m = n - i < PIECE ? n - i : PIECE;
+        for (uint64_t k = 0; k < m; k++) {
+            float x = src[i + k] * inverse + zero;
+            x = x < lo ? lo : x;
+            v[k] = x > hi ? hi : x;
+        }
+        if ((at + i) % f->block_elems == 0 && m % f->block_elems == 0)
+            f->pack(v, (uint8_t *)data + (at + i) / f->block_elems * f->block_bytes, m);
+        else
+            for (uint64_t k = 0; k < m; k++)
+                plane_put(format, data, at + i + k, v[k]);
+    }
+}
+
+/* min and max to those of n elements too. Several at a time, for one waits for the one before. */
+static void widen(const float *src, uint64_t n, float *min, float *max)
+{
+    enum { LANES = 16 };
+    float low[LANES], high[LANES];
+    uint64_t i = 0;
+    for (int k = 0; k < LANES; k++) {
+        low[k] = *min;
+        high[k] = *max;
+    }
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++) {
+            float x = src[i + (uint64_t)k];
+            low[k] = x < low[k] ? x : low[k];
+            high[k] = x > high[k] ? x : high[k];
+        }
+    for (; i < n; i++) {
+        low[0] = src[i] < low[0] ? src[i] : low[0];
+        high[0] = src[i] > high[0] ? src[i] : high[0];
+    }
+    for (int k = 0; k < LANES; k++) {
+        *min = low[k] < *min ? low[k] : *min;
+        *max = high[k] > *max ? high[k] : *max;
+    }
+}
+
 static void pack_group(const infer_quant *q, const float *src, const group *g, void *data, void *scale_plane,
                        void *zero_plane)
 {
     float lo = 0, hi = 0, min = 0, max = 0, zero = (float)q->zero_value;
     range_of(q->format, &lo, &hi);
     for (uint64_t r = g->r0; r < g->r1; r++)
-        for (uint64_t c = g->c0; c < g->c1; c++) {
-            min = fminf(min, src[r * g->k + c]);
-            max = fmaxf(max, src[r * g->k + c]);
-        }
+        widen(src + r * g->k + g->c0, g->c1 - g->c0, &min, &max);
     float scale = zero_plane ? (max - min) / (hi - lo) : fmaxf(max, -min) / fminf(hi - zero, zero - lo);
     scale = plane_put(q->scale_format, scale_plane, g->entry, scale);
     float inverse = scale > 0 ? 1.0f / scale : 0;
     if (zero_plane)
         zero = plane_put(q->zero_format, zero_plane, g->entry, fminf(fmaxf(rintf(lo - min * inverse), lo), hi));
     for (uint64_t r = g->r0; r < g->r1; r++)
-        for (uint64_t c = g->c0; c < g->c1; c++)
-            plane_put(q->format, data, r * g->k + c, fminf(fmaxf(src[r * g->k + c] * inverse + zero, lo), hi));
+        put_codes(q->format, src + r * g->k + g->c0, g->c1 - g->c0, inverse, zero, lo, hi, data, r * g->k + g->c0);
 }
 
 infer_status infer_quant_pack(const infer_quant *q, const float *src, uint64_t n, uint64_t k, void *data, void *scale,

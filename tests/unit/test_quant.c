@@ -204,6 +204,33 @@ static void test_lookup(void **state)
 }
 
 /* Every 16-bit code goes to float and back. */
+/* Rows to E4M3 and U4 are made without branches: the same codes as one by one, at every edge of rounding, and U4's
+ * halves to even. */
+static void test_packs_at_once(void **state)
+{
+    (void)state;
+    static const uint32_t low[] = {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF};
+    enum { N = 65536 };
+    float *x = infer_malloc(N * sizeof *x);
+    uint8_t *code = infer_malloc(N);
+    for (size_t l = 0; l < sizeof low / sizeof low[0]; l++) {
+        for (uint32_t i = 0; i < N; i++) {
+            uint32_t u = i << 16 | low[l];
+            memcpy(&x[i], &u, 4);
+        }
+        infer_format_get(INFER_FMT_F8_E4M3)->pack(x, code, N);
+        for (uint32_t i = 0; i < N; i++)
+            if (code[i] != infer_f32_to_e4m3(x[i]))
+                fail_msg("%a: %02x, wanted %02x", (double)x[i], code[i], infer_f32_to_e4m3(x[i]));
+    }
+    const float y[] = {-1, 0.5f, 1.5f, 2.5f, 2.51f, 14.5f, 15.5f, NAN, INFINITY, -INFINITY};
+    const uint8_t want[] = {0x00, 0x22, 0xE3, 0x0F, 0x0F};
+    infer_format_get(INFER_FMT_U4)->pack(y, code, sizeof y / sizeof y[0]);
+    assert_memory_equal(code, want, sizeof want);
+    infer_free(x);
+    infer_free(code);
+}
+
 static void test_half_round_trip(void **state)
 {
     (void)state;
@@ -348,9 +375,11 @@ static void test_plane_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),          cmocka_unit_test(test_bounds),       cmocka_unit_test(test_odd_blocks),
-        cmocka_unit_test(test_lookup),          cmocka_unit_test(test_integers),     cmocka_unit_test(test_planes),
+        cmocka_unit_test(test_golden),          cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_odd_blocks),      cmocka_unit_test(test_lookup),
+        cmocka_unit_test(test_integers),        cmocka_unit_test(test_planes),
         cmocka_unit_test(test_half_round_trip), cmocka_unit_test(test_plane_errors),
+        cmocka_unit_test(test_packs_at_once),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -21,10 +21,12 @@ void bench_name(const bench_test *t, char *buf, size_t cap)
 }
 
 /* "llama 134.52 M Q4_1" */
-static void model_name(const session *s, char *buf, size_t cap)
+static void model_name(const session *s, const opts *o, char *buf, size_t cap)
 {
     char count[32];
-    snprintf(buf, cap, "%s %s %s", s->info.arch, cli_count(count, s->info.n_params), s->info.type);
+    const char *q = opt_str(o, OPT_QUANTIZATION);
+    snprintf(buf, cap, "%s %s %s%s%s", s->info.arch, cli_count(count, s->info.n_params), s->info.type, q ? " as " : "",
+             q ? q : "");
 }
 
 /* The devices of the plan, joined by "+", and the first one's workers. */
@@ -136,7 +138,7 @@ void bench_print_row(enum bench_form form, const session *s, const opts *o, cons
 {
     char model[96], where[128], test[64], size[32], params[32], rate[48];
     uint32_t threads;
-    model_name(s, model, sizeof model);
+    model_name(s, o, model, sizeof model);
     devices(s, where, sizeof where, &threads);
     bench_name(&r->test, test, sizeof test);
     if (form == BENCH_MD) {

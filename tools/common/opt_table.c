@@ -48,6 +48,10 @@ const opt_row opt_rows[] = {
      0},
     {OPT_CTX_SIZE, "ctx-size", "-c --max-model-len", PROG_EVAL, OPT_INT, "N", "512", 8, 1 << 20, G_MODEL,
      "tokens of a window", 0},
+    {OPT_QUANTIZATION, "quantization", "-q", LOADS, OPT_STRING, "KIND", 0, 0, 0, G_MODEL,
+     "round the blocks' matrices of an f32, f16 or bf16 model while it is loaded: fp8 (a scale a row), int8 (q8_0) or "
+     "int4 (groups of 128)",
+     0},
     {OPT_CHAT_TEMPLATE, "chat-template", "", TALKS, OPT_STRING, "JINJA", 0, 0, 0, G_MODEL,
      "chat template to use instead of the model's", 0},
     {OPT_CHAT_TEMPLATE_FILE, "chat-template-file", "", TALKS, OPT_STRING, "FILE", 0, 0, 0, G_MODEL,

@@ -90,6 +90,7 @@ static infer_status open_plan(session *s, const opts *o, const session_wish *w, 
     po.tensor_split = opt_str(o, OPT_TENSOR_SPLIT);
     po.cache_type_k = opt_set(o, OPT_CACHE_TYPE_K) ? opt_str(o, OPT_CACHE_TYPE_K) : both;
     po.cache_type_v = opt_set(o, OPT_CACHE_TYPE_V) ? opt_str(o, OPT_CACHE_TYPE_V) : both;
+    po.quantization = opt_str(o, OPT_QUANTIZATION);
     po.kv_cache_memory = (uint64_t)opt_int(o, OPT_KV_CACHE_MEMORY);
     po.memory_utilization = opt_num(o, OPT_MEMORY_UTILIZATION);
     po.allow_cpu_fallback = opt_int(o, OPT_ALLOW_CPU_FALLBACK) != 0;

@@ -154,6 +154,10 @@ typedef struct infer_plan_options {
     double memory_utilization; /* of a device's budget that may be used; 0: 0.9 */
     uint32_t allow_cpu_fallback;
     uint32_t measure; /* 1: infer_plan_json times the ops that run on the host for a device that refuses them */
+    /* Matrices of the blocks (not the tables of tokens, experts' router, norms) are recoded when they are loaded: "fp8"
+     * (f8_e4m3, a scale a row), "int8" (q8_0), "int4" (u4 with a zero point, groups of 128). NULL: as the file has
+     * them. From f32, f16 and bf16 only: else INFER_E_INVALID by name. */
+    const char *quantization;
 } infer_plan_options;
 
 /* Decides and accounts; loads nothing. INFER_E_NO_DEVICE, INFER_E_NO_FIT (the text has the smallest change that would
