@@ -502,6 +502,16 @@ INLINE __m256 get_bf16(const uint8_t *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
 }
 
+/* The bits as those of f16, which makes 2^-8 of it, subnormals too. */
+INLINE __m256 get_e4m3(const uint8_t *p)
+{
+    const __m128i bits = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)p)), 7);
+    const __m128i most = _mm_set1_epi16(0x3F80), is_nan = _mm_cmpeq_epi16(_mm_and_si128(bits, most), most);
+    const __m128i half = _mm_xor_si128(_mm_and_si128(bits, _mm_set1_epi16((short)0xBFFF)),
+                                       _mm_and_si128(is_nan, _mm_set1_epi16(0x3F80 ^ 0x7E00)));
+    return _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256));
+}
+
 #define DOT8(name, bytes, R)                                                                                           \
     DOT_HEAD(name, R)                                                                                                  \
     for (int64_t i = k0; i < end; i += 8) {                                                                            \
@@ -531,11 +541,13 @@ INLINE __m256 get_bf16(const uint8_t *p)
             WEIGH_COLUMNS(R, 8, v[0] = get_##name(at + (bytes)*j));                                                    \
     }
 
-#define PLAIN(name, bytes)                                                                                             \
+#define DOTS(name, bytes)                                                                                              \
     DOT8(name, bytes, 1)                                                                                               \
     DOT8(name, bytes, 2)                                                                                               \
     DOT8(name, bytes, 3)                                                                                               \
-    DOT_ROWS(name)                                                                                                     \
+    DOT_ROWS(name)
+#define PLAIN(name, bytes)                                                                                             \
+    DOTS(name, bytes)                                                                                                  \
     WEIGH8(name, bytes, 1)                                                                                             \
     WEIGH8(name, bytes, 2)                                                                                             \
     WEIGH8(name, bytes, 3)                                                                                             \
@@ -544,6 +556,16 @@ INLINE __m256 get_bf16(const uint8_t *p)
 PLAIN(f32, 4)
 PLAIN(f16, 2)
 PLAIN(bf16, 2)
+DOTS(e4m3, 1)
+
+static void unpack_e4m3(const void *src, float *dst, int64_t n)
+{
+    const uint8_t *p = src;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(dst + i, get_e4m3(p + i));
+    kern_unpack_e4m3(p + i, dst + i, n - i);
+}
 
 static void unpack_f16(const void *src, float *dst, int64_t n)
 {
@@ -636,7 +658,8 @@ const kern_format kern_avx2_formats[INFER_FMT_COUNT] = {
     [INFER_FMT_F16] = {1, 2, unpack_f16, pack_f16, dot_f16, weigh_f16},
     [INFER_FMT_BF16] = {1, 2, unpack_bf16, pack_bf16, dot_bf16, weigh_bf16},
     [INFER_FMT_Q8_0] = {32, 34, unpack_q8_0, pack_q8_0, dot_q8_0, weigh_q8_0},
-    KERN_NUMBER_FORMATS(UNPACK_ROW) KERN_BLOCK32_FORMATS(BLOCK_ROW) KERN_BLOCK256_FORMATS(DOT_ROW)};
+    KERN_SMALL_FORMATS(DOT_ROW) KERN_NUMBER_FORMATS(UNPACK_ROW) KERN_BLOCK32_FORMATS(BLOCK_ROW)
+        KERN_BLOCK256_FORMATS(DOT_ROW)};
 
 #else
 typedef int kern_avx2_formats_absent; /* a file needs a declaration */

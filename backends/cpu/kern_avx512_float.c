@@ -1,6 +1,6 @@
 /*
  * AVX-512: float products. Tiles for many rows, bound by fused products; rows of weights as they lie in F32,
- * F16 and BF16 for up to four rows, bound by memory.
+ * F16, BF16 and E4M3 for up to four rows, bound by memory.
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
@@ -90,11 +90,25 @@ INLINE __m512 widen(const infer_format f, const __m256i v)
                               : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
 }
 
+/* E4M3's bits as those of f16, which makes 2^-8 of it, subnormals too. */
+INLINE __m512 widen_e4m3(const __m128i v)
+{
+    const __m256i bits = _mm256_slli_epi16(_mm256_cvtepi8_epi16(v), 7), most = _mm256_set1_epi16(0x3F80);
+    const __m256i is_nan = _mm256_cmpeq_epi16(_mm256_and_si256(bits, most), most);
+    const __m256i half = _mm256_xor_si256(_mm256_and_si256(bits, _mm256_set1_epi16((short)0xBFFF)),
+                                          _mm256_and_si256(is_nan, _mm256_set1_epi16(0x3F80 ^ 0x7E00)));
+    return _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256));
+}
+
+#define BYTES_OF(f) ((f) == INFER_FMT_F32 ? 4 : (f) == INFER_FMT_F8_E4M3 ? 1 : 2)
+
 /* Sixteen elements of an unquantized format. */
 INLINE __m512 get(const infer_format f, const uint8_t *p)
 {
     if (f == INFER_FMT_F32)
         return _mm512_loadu_ps(p);
+    if (f == INFER_FMT_F8_E4M3)
+        return widen_e4m3(_mm_loadu_si128((const void *)p));
     return widen(f, _mm256_loadu_si256((const void *)p));
 }
 
@@ -102,7 +116,7 @@ INLINE __m512 get(const infer_format f, const uint8_t *p)
 INLINE void dot_of(const infer_format f, const int R, const uint8_t *const w[KERN_TILE], const float *const *x,
                    int64_t k, float *out, int64_t ld)
 {
-    const int64_t bytes = f == INFER_FMT_F32 ? 4 : 2;
+    const int64_t bytes = BYTES_OF(f);
     const uint8_t *next = w[0] + 4 * (w[1] - w[0]);
     __m128 sum[4];
     UNROLL
@@ -145,13 +159,13 @@ INLINE void dot_of(const infer_format f, const int R, const uint8_t *const w[KER
 INLINE __m512 part_of(const infer_format f, const uint8_t *w, const float *x, int64_t j, int64_t end)
 {
     __m512 acc = _mm512_setzero_ps();
-    for (; f != INFER_FMT_F32 && j + 2 * LANES <= end; j += 2 * LANES) {
+    for (; BYTES_OF(f) == 2 && j + 2 * LANES <= end; j += 2 * LANES) {
         const __m512i v = _mm512_loadu_si512(w + 2 * j);
         acc = _mm512_fmadd_ps(widen(f, _mm512_castsi512_si256(v)), _mm512_loadu_ps(x + j), acc);
         acc = _mm512_fmadd_ps(widen(f, _mm512_extracti64x4_epi64(v, 1)), _mm512_loadu_ps(x + j + LANES), acc);
     }
     for (; j < end; j += LANES)
-        acc = _mm512_fmadd_ps(get(f, w + (f == INFER_FMT_F32 ? 4 : 2) * j), _mm512_loadu_ps(x + j), acc);
+        acc = _mm512_fmadd_ps(get(f, w + BYTES_OF(f) * j), _mm512_loadu_ps(x + j), acc);
     return acc;
 }
 
@@ -206,11 +220,18 @@ INLINE void dot_short(const infer_format f, const uint8_t *const w[KERN_TILE], c
 PLAIN(F32, f32, 4)
 PLAIN(F16, f16, 2)
 PLAIN(BF16, bf16, 2)
+PLAIN(F8_E4M3, e4m3, 1)
 
 const kern_floats kern_avx512_floats = {
     .tile = tile,
-    .dot = {[INFER_FMT_F32] = dot_f32, [INFER_FMT_F16] = dot_f16, [INFER_FMT_BF16] = dot_bf16},
-    .streams = {[INFER_FMT_F32] = streams_f32, [INFER_FMT_F16] = streams_f16, [INFER_FMT_BF16] = streams_bf16},
+    .dot = {[INFER_FMT_F32] = dot_f32,
+            [INFER_FMT_F16] = dot_f16,
+            [INFER_FMT_BF16] = dot_bf16,
+            [INFER_FMT_F8_E4M3] = dot_e4m3},
+    .streams = {[INFER_FMT_F32] = streams_f32,
+                [INFER_FMT_F16] = streams_f16,
+                [INFER_FMT_BF16] = streams_bf16,
+                [INFER_FMT_F8_E4M3] = streams_e4m3},
 };
 
 #else

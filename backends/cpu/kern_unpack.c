@@ -317,5 +317,5 @@ void kern_unpack_q6_k(const void *src, float *dst, int64_t n)
     [INFER_FMT_##id] = {.block_elems = elems, .block_bytes = bytes, .unpack = kern_unpack_##name},
 #define PACK_ROW(id, name, elems, bytes)                                                                               \
     [INFER_FMT_##id] = {elems, bytes, kern_unpack_##name, kern_pack_##name, NULL, NULL},
-const kern_format kern_generic_formats[INFER_FMT_COUNT] = {KERN_PACKED_FORMATS(PACK_ROW) KERN_NUMBER_FORMATS(
-    UNPACK_ROW) KERN_BLOCK32_FORMATS(UNPACK_ROW) KERN_BLOCK256_FORMATS(UNPACK_ROW)};
+const kern_format kern_generic_formats[INFER_FMT_COUNT] = {KERN_PACKED_FORMATS(PACK_ROW) KERN_SMALL_FORMATS(
+    UNPACK_ROW) KERN_NUMBER_FORMATS(UNPACK_ROW) KERN_BLOCK32_FORMATS(UNPACK_ROW) KERN_BLOCK256_FORMATS(UNPACK_ROW)};

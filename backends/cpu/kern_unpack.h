@@ -4,14 +4,15 @@
 
 #include "kern.h"
 
-/* X(id, name, elements of a block, bytes of a block) for every format: those that pack too, other numbers, blocks. */
+/* X(id, name, elements of a block, bytes of a block) for every format: those that pack too, small numbers, others,
+ * blocks. */
 #define KERN_PACKED_FORMATS(X)                                                                                         \
     X(F32, f32, 1, 4)                                                                                                  \
     X(F16, f16, 1, 2)                                                                                                  \
     X(BF16, bf16, 1, 2)                                                                                                \
     X(Q8_0, q8_0, 32, 34)
+#define KERN_SMALL_FORMATS(X) X(F8_E4M3, e4m3, 1, 1)
 #define KERN_NUMBER_FORMATS(X)                                                                                         \
-    X(F8_E4M3, e4m3, 1, 1)                                                                                             \
     X(F8_E5M2, e5m2, 1, 1)                                                                                             \
     X(F64, f64, 1, 8)                                                                                                  \
     X(I8, i8, 1, 1)                                                                                                    \
@@ -37,6 +38,7 @@
 
 #define KERN_DECLARE(id, name, elems, bytes) void kern_unpack_##name(const void *src, float *dst, int64_t n);
 KERN_PACKED_FORMATS(KERN_DECLARE)
+KERN_SMALL_FORMATS(KERN_DECLARE)
 KERN_NUMBER_FORMATS(KERN_DECLARE)
 KERN_BLOCK32_FORMATS(KERN_DECLARE)
 KERN_BLOCK256_FORMATS(KERN_DECLARE)

@@ -124,6 +124,7 @@ typedef struct cpu_weight {
     int64_t e, n, k, e_stride, n_stride;
     const uint8_t *plane[3]; /* data, scale, zero */
     int64_t plane_bytes[3];  /* of one matrix */
+    int by_row;              /* a row's scale is all that its codes want: sums are multiplied by it, not elements */
     const kern_table *kern;
     infer_format format;
     const panel_format *panel; /* NULL: as the file has it; else only p, n, k, e, e_stride and these count */

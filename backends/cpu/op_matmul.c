@@ -73,6 +73,7 @@ void cpu_weight_open(cpu_weight *w, const cpu_call *c, uint32_t operand)
     w->e_stride = t->rank == 3 ? v->stride[0] : 0;
     if (!t->quant.scale_format)
         return;
+    w->by_row = t->quant.group_n == 1 && !t->quant.group_k && !t->quant.zero_format && !t->quant.zero_value;
     int64_t entries = groups(w->n, t->quant.group_n) * groups(w->k, t->quant.group_k);
     const infer_format f[3] = {t->format, t->quant.scale_format, t->quant.zero_format};
     const int64_t elems[3] = {w->n * w->k, entries, entries};
@@ -97,6 +98,13 @@ static float plane_entry(const cpu_weight *w, int plane, infer_format f, int64_t
     return v[i % kf->block_elems];
 }
 
+/* Element k0 of a row's codes, where there are side planes. */
+static const uint8_t *codes_at(const cpu_weight *w, int64_t e, int64_t r, int64_t k0)
+{
+    const int64_t blocks = r * (w->k / w->f->block_elems) + k0 / w->f->block_elems;
+    return w->plane[0] + e * w->plane_bytes[0] + blocks * w->f->block_bytes;
+}
+
 void cpu_weight_part(const cpu_weight *w, int64_t e, int64_t r, int64_t k0, int64_t n, float *dst)
 {
     const infer_quant *q = &w->quant;
@@ -104,8 +112,7 @@ void cpu_weight_part(const cpu_weight *w, int64_t e, int64_t r, int64_t k0, int6
         w->f->unpack(w->p + e * w->e_stride + r * w->n_stride + k0 / w->f->block_elems * w->f->block_bytes, dst, n);
         return;
     }
-    const uint8_t *row = w->plane[0] + e * w->plane_bytes[0] + r * (w->k / w->f->block_elems * w->f->block_bytes);
-    w->f->unpack(row + k0 / w->f->block_elems * w->f->block_bytes, dst, n);
+    w->f->unpack(codes_at(w, e, r, k0), dst, n);
     int64_t width = q->group_k ? q->group_k : w->k,
             row_entry = (q->group_n ? r / q->group_n : 0) * groups(w->k, q->group_k);
     for (int64_t at = 0; at < n;) {
@@ -165,7 +172,9 @@ static int64_t to_floats(const cpu_weight *w, int64_t e, int64_t n0, int64_t n, 
     for (; r < n || r % KERN_TILE; r++) {
         float *row = rows + r * KERN_CHUNK;
         const int64_t got = r < n ? kc : 0;
-        if (got)
+        if (got && w->by_row)
+            w->f->unpack(codes_at(w, e, n0 + r, k0), row, kc);
+        else if (got)
             cpu_weight_part(w, e, n0 + r, k0, kc, row);
         if (got < whole)
             memset(row + got, 0, (size_t)(whole - got) * sizeof *row);
@@ -283,6 +292,16 @@ static int64_t item_at(const product *p, int64_t i)
     return p->list ? p->list[i] : i;
 }
 
+/* Sums of codes by their rows' scales. */
+static void scale_rows(const cpu_weight *w, int64_t e, int64_t m, int64_t n0, int64_t nn, float *c)
+{
+    float by[TILE];
+    for (int64_t r = 0; r < nn; r++)
+        by[r] = plane_entry(w, 1, w->quant.scale_format, e, n0 + r);
+    for (int64_t i = 0; i < m; i++)
+        w->kern->mul(c + i * TILE, by, c + i * TILE, nn);
+}
+
 /* c[i * TILE + r]: item i of the block with weight row n0 + r. */
 static void sums_of(const product *p, const block *of, int64_t n0, int64_t nn, float *c)
 {
@@ -290,14 +309,16 @@ static void sums_of(const product *p, const block *of, int64_t n0, int64_t nn, f
     const float *x[BLOCK];
     for (int64_t i = 0; i < blk.m && !p->xq; i++)
         x[i] = x_of(p, item_at(p, blk.first + i));
-    int direct = !p->w.panel && p->w.f->dot && !p->w.quant.scale_format && p->w.k % KERN_LANES == 0;
+    int direct = !p->w.panel && p->w.f->dot && (!p->w.quant.scale_format || p->w.by_row) && p->w.k % KERN_LANES == 0;
     if (p->xq)
         sums_panels(p, &blk, n0, nn, c);
     else if (direct &&
-             (blk.m <= FEW || p->w.f->block_bytes <= 2)) /* 16 bits: as fast as tiles, without making floats */
+             (blk.m <= FEW || p->w.f->block_bytes == 2)) /* 16 bits: as fast as tiles, without making floats */
         sums_few(p, blk.e, x, blk.m, n0, nn, c);
     else
         sums_floats(p, blk.e, x, blk.m, n0, nn, c);
+    if (p->w.by_row)
+        scale_rows(&p->w, blk.e, blk.m, n0, nn, c);
 }
 
 static void product_chunk(void *ctx, int64_t chunk, uint32_t worker)

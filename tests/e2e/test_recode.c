@@ -197,8 +197,8 @@ static char *scratch_file(const char *name)
     return path;
 }
 
-/* Bounds: the order of sums on ref0 and sim0; on cpu0 also activations of 16 bits where weights are codes. And what is
- * compared is not what the file has: that differs by more. */
+/* Bounds: the order of sums on ref0 and sim0; on cpu0 also activations of 16 bits where weights are codes, and of int4
+ * minima in f16. And what is compared is not what the file has: that differs by more. */
 static void test_logits(void **state)
 {
     (void)state;
@@ -226,7 +226,8 @@ static void test_logits(void **state)
                     double d = distance(&got, &want);
                     printf("model %d %-4s %s %s: %.1e (rounding: %.1e)\n", m, kinds[kind].name, devices[i].device,
                            chunk ? "one row a step" : "many rows", d, lost);
-                    if (!(d < devices[i].bound && d < lost / 4))
+                    const int halves = kinds[kind].q.zero_format && !strcmp(devices[i].device, "cpu0");
+                    if (!(d < devices[i].bound * (halves ? 20 : 1) && d < lost / 4))
                         fail_msg("%s on %s: %g", kinds[kind].name, devices[i].device, d);
                     free(got.rows);
                 }
