@@ -190,7 +190,8 @@ infer_status cuda_gemm_one(launch_call *c, infer_format f, const lp_mm *m, const
                     .k = m->k,
                     .kind = LP_MMS_SIDE,
                     .n_epi = m->n_epi,
-                    .scale = m->scale};
+                    .scale = m->scale,
+                    .by_row = m->by_row};
     const int list[11] = {which[1], -2, -2, which[3], which[4], which[5], which[8], which[6], which[7], -3, -1};
     memcpy(p.epi, m->epi, sizeof p.epi);
     return gemm(c, f, &p, list, &m->x, which[0], at);
@@ -198,7 +199,8 @@ infer_status cuda_gemm_one(launch_call *c, infer_format f, const lp_mm *m, const
 
 infer_status cuda_gemm_several(launch_call *c, infer_format f, const lp_mms *m, const int which[11], uint64_t at)
 {
-    gemm_block p = {.rows = m->rows, .k = m->k, .kind = m->kind, .act = m->act, .limit = m->limit, .scale = 1};
+    gemm_block p = {
+        .rows = m->rows, .k = m->k, .kind = m->kind, .act = m->act, .limit = m->limit, .scale = 1, .by_row = m->by_row};
     int list[11];
     memcpy(p.y, m->y, sizeof p.y);
     memcpy(p.bias, m->bias, sizeof p.bias);

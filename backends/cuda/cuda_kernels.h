@@ -58,7 +58,8 @@
     X(gemm_block, Q4_0, q4_0, 4 * 576)                                                                                 \
     X(gemm_block, Q4_1, q4_1, 4 * 640)                                                                                 \
     X(gemm_super, Q4_K, q4_k, 2368)                                                                                    \
-    X(gemm_super, Q6_K, q6_k, 3360)
+    X(gemm_super, Q6_K, q6_k, 3360)                                                                                    \
+    X(gemm_super, U4, u4, 2128)
 
 /* Formats of packed weights: X(id, name in kernels). */
 #define CUDA_RING_FORMATS(X)                                                                                           \
@@ -69,7 +70,8 @@
     X(Q4_0, q4_0)                                                                                                      \
     X(Q4_1, q4_1)                                                                                                      \
     X(Q4_K, q4_k)                                                                                                      \
-    X(Q6_K, q6_k)
+    X(Q6_K, q6_k)                                                                                                      \
+    X(U4, u4)
 
 /* X(file, kernel): those that are there once, and those of one format. */
 #define CUDA_PLAIN_KERNELS(X)                                                                                          \
@@ -82,6 +84,7 @@
     X(ring, ring_q4_k)                                                                                                 \
     X(ring, ring_q4_k_q6_k)                                                                                            \
     X(ring, ring_q6_k)                                                                                                 \
+    X(ring, ring_u4)                                                                                                   \
     X(attn, attention_1)                                                                                               \
     X(attn, attention_2)                                                                                               \
     X(attn, attention_4)                                                                                               \
@@ -138,6 +141,9 @@
     X(pack, pack_q4_1)                                                                                                 \
     X(pack, pack_q4_k)                                                                                                 \
     X(pack, pack_q6_k)                                                                                                 \
+    X(pack, pack_u4)                                                                                                   \
+    X(pack, pack_u4_scales)                                                                                            \
+    X(pack, pack_u4_zeros)                                                                                             \
     X(rows, norm_rows)                                                                                                 \
     X(rows, norm_f32)                                                                                                  \
     X(rows, norm_bf16)                                                                                                 \

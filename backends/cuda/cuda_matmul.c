@@ -169,7 +169,8 @@ static int joins(const infer_device *dev, const infer_op_desc *op, uint32_t n)
         !cuda_gemm_takes(dev, op, 1, rows))
         return 1;
     for (uint32_t i = 2; i <= n; i++)
-        if (launch_tensor_desc(op, i)->format != w || launch_tensor_desc(op, i)->layout != first->layout)
+        if (launch_tensor_desc(op, i)->format != w || launch_tensor_desc(op, i)->layout != first->layout ||
+            launch_tensor_desc(op, i)->quant.scale_format != first->quant.scale_format)
             return 0;
     return cuda_gemm_takes(dev, op, 1, rows) || cuda_ring_takes(dev, op, 1) || !in_tiles(dev, w, rows);
 }

@@ -127,7 +127,8 @@ infer_status cuda_ring_one(launch_call *c, infer_format f, const lp_mm *m, const
                  .k = m->k,
                  .kind = RING_ONE,
                  .n_epi = m->n_epi,
-                 .scale = m->scale};
+                 .scale = m->scale,
+                 .by_row = m->by_row};
     for (int i = 0; i < m->n_epi; i++) {
         const lp_epi *e = &m->epi[i];
         p.b[1 + i] = line_of(&e->t);
@@ -149,7 +150,8 @@ infer_status cuda_ring_several(launch_call *c, infer_format f, infer_format g, c
                  .kind = m->kind == LP_MMS_GLU ? RING_GLU : RING_SIDE,
                  .act = m->act,
                  .limit = m->limit,
-                 .scale = 1};
+                 .scale = 1,
+                 .by_row = m->by_row};
     for (int i = 0; i < 3; i++) {
         p.y[i] = line_of(&m->y[i]);
         p.b[i] = line_of(&m->bias[i]);

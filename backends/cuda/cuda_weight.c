@@ -12,15 +12,22 @@ enum { BATCH = 2 << 20, LANES_X = 32, WAVES = 4 }; /* bytes of a lane at least; 
 
 struct infer_weight {
     infer_device *dev;
-    uint32_t kernel; /* CUDA_N_KERNELS: the image is the bytes as they come */
-    int32_t steps;
-    uint64_t row_bytes, panel_bytes;
-    uint64_t left;    /* bytes to come */
-    uint64_t batch;   /* bytes of whole panels that a lane takes */
-    uint64_t have;    /* bytes in the lane being filled */
-    cu_deviceptr dst; /* the next panel */
+    infer_quant quant;
+    int64_t n, k;
+    cu_deviceptr image;
+    uint64_t panel_bytes; /* of the image; 0: it is the bytes as they come */
+    packed_job job;       /* without its rows */
+    /* Of the plane that comes: */
+    uint32_t plane, kernel; /* CUDA_N_KERNELS: its bytes go to their place as they are */
+    uint64_t rows_bytes;    /* of 16 rows */
+    uint64_t left;          /* bytes to come */
+    uint64_t batch;         /* bytes of whole panels that a lane takes */
+    uint64_t have;          /* bytes in the lane being filled */
+    cu_deviceptr dst;       /* the next panel */
     cuda_packer *packer;
     uint32_t lane;
+    uint8_t for_all[4]; /* E4M3's one scale, which may come in pieces */
+    uint32_t for_all_n;
 };
 
 /* ---- Which ------------------------------------------------------------------------------------------------------- */
@@ -28,7 +35,7 @@ struct infer_weight {
 static const uint16_t kernel_of[INFER_FMT_COUNT] = {
     [INFER_FMT_BF16] = CUDA_K_pack_lines, [INFER_FMT_F16] = CUDA_K_pack_lines, [INFER_FMT_F8_E4M3] = CUDA_K_pack_lines,
     [INFER_FMT_Q8_0] = CUDA_K_pack_q8_0,  [INFER_FMT_Q4_0] = CUDA_K_pack_q4_0, [INFER_FMT_Q4_1] = CUDA_K_pack_q4_1,
-    [INFER_FMT_Q4_K] = CUDA_K_pack_q4_k,  [INFER_FMT_Q6_K] = CUDA_K_pack_q6_k,
+    [INFER_FMT_Q4_K] = CUDA_K_pack_q4_k,  [INFER_FMT_Q6_K] = CUDA_K_pack_q6_k, [INFER_FMT_U4] = CUDA_K_pack_u4,
 };
 
 int cuda_packs(const infer_device *dev, infer_format f)
@@ -37,12 +44,32 @@ int cuda_packs(const infer_device *dev, infer_format f)
            cuda_rings(dev, f);
 }
 
+/* Whether scales and zero points are among those that images have: of E4M3 one a row, or one in all; of U4 in groups.
+ */
+static int scales_fit(const infer_quant *q)
+{
+    if (!q->scale_format)
+        return q->format != INFER_FMT_U4;
+    if (q->format == INFER_FMT_F8_E4M3)
+        return q->scale_format == INFER_FMT_F32 && !q->zero_format && !q->zero_value && q->group_n <= 1 && !q->group_k;
+    return q->format == INFER_FMT_U4 && q->scale_format == INFER_FMT_F16 && q->group_n == 1 &&
+           q->group_k == PACKED_GROUP &&
+           (q->zero_format ? q->zero_format == INFER_FMT_U4 : q->zero_value >= 0 && q->zero_value <= 15);
+}
+
+/* Bytes of a matrix's image. */
+static uint64_t image_bytes(const infer_quant *q, int64_t n, int64_t k)
+{
+    const uint64_t bytes = packed_bytes(q->format, n, k);
+    return bytes + (q->format == INFER_FMT_F8_E4M3 && q->scale_format ? 4 * (uint64_t)n : 0);
+}
+
 /* Whether a weight is packed: one matrix that a product reads. */
 static int packs(const infer_device *dev, const infer_weight_desc *d, const int64_t x[3])
 {
-    return dev->packed && (d->use == INFER_OP_MATMUL || d->use == INFER_OP_QKV || d->use == INFER_OP_GATED_MLP) &&
-           d->rank == 2 && x[1] <= INT32_MAX && cuda_packs(dev, d->quant.format) &&
-           cuda_ring_fits(dev, d->quant.format, x[2]);
+    return scales_fit(&d->quant) && dev->packed &&
+           (d->use == INFER_OP_MATMUL || d->use == INFER_OP_QKV || d->use == INFER_OP_GATED_MLP) && d->rank == 2 &&
+           x[1] <= INT32_MAX && cuda_packs(dev, d->quant.format) && cuda_ring_fits(dev, d->quant.format, x[2]);
 }
 
 infer_status cuda_weight_plan(infer_device *dev, const infer_weight_desc *d, infer_weight_plan *out)
@@ -56,7 +83,9 @@ infer_status cuda_weight_plan(infer_device *dev, const infer_weight_desc *d, inf
     if (!p.packed_bytes)
         return INFER_E_UNSUPPORTED; /* canonical, by the core's copies */
     if (packs(dev, d, x)) {
-        p.packed_bytes = packed_bytes(f, x[1], x[2]);
+        p.packed_bytes = image_bytes(&d->quant, x[1], x[2]);
+    } else if (d->quant.scale_format || !launch_format_block(f)) {
+        return INFER_E_UNSUPPORTED;
     } else {
         p.layout = INFER_LAYOUT_CANONICAL;
         p.flags = INFER_WEIGHT_STREAM;
@@ -181,6 +210,39 @@ static infer_status lane_wait(infer_device *dev, cuda_lane *l)
 /* ---- The stream of a weight ----------------------------------------------------------------------------------------
  */
 
+/* Makes ready for a plane. Of an image as it comes there is one; of E4M3 scales go behind the panels. */
+static void plane_begin(infer_weight *w, uint32_t plane)
+{
+    const uint64_t groups = ((uint64_t)w->k + PACKED_GROUP - 1) / PACKED_GROUP;
+    w->plane = plane;
+    w->dst = w->image;
+    w->kernel = CUDA_N_KERNELS;
+    w->batch = BATCH;
+    if (!w->panel_bytes)
+        return;
+    if (plane == 0) {
+        const uint64_t row = launch_any_bytes(w->quant.format, (uint64_t)w->k);
+        w->kernel = kernel_of[w->quant.format];
+        w->rows_bytes = PACKED_ROWS * row;
+        w->job.row_bytes = (int64_t)row;
+    } else if (w->quant.format == INFER_FMT_F8_E4M3) {
+        w->left = 4 * (uint64_t)w->n;
+        w->dst += packed_bytes(w->quant.format, w->n, w->k);
+        return;
+    } else {
+        w->kernel = plane == 1 ? CUDA_K_pack_u4_scales : CUDA_K_pack_u4_zeros;
+        w->rows_bytes = PACKED_ROWS * groups * 2 / (plane == 1 ? 1 : 4);
+        w->left = plane == 1 ? 2 * groups * (uint64_t)w->n : (groups * (uint64_t)w->n + 1) / 2;
+        w->job.row_bytes = (int64_t)groups;
+    }
+    w->batch = w->rows_bytes < BATCH ? BATCH / w->rows_bytes * w->rows_bytes : w->rows_bytes;
+}
+
+static uint32_t last_plane(const infer_quant *q)
+{
+    return !q->scale_format ? 0 : q->zero_format ? 2 : 1;
+}
+
 infer_status cuda_weight_begin(infer_device *dev, const infer_weight_desc *d, const infer_weight_plan *plan,
                                const infer_range *dst, infer_weight **out)
 {
@@ -189,9 +251,10 @@ infer_status cuda_weight_begin(infer_device *dev, const infer_weight_desc *d, co
     int64_t x[3];
     uint64_t bytes = launch_weight_extents(d, x);
     int pack = plan->layout == CUDA_LAYOUT_PACKED;
-    if (!bytes || (pack ? !packs(dev, d, x) : plan->layout != INFER_LAYOUT_CANONICAL || plan->format != f))
+    if (!bytes || (pack ? !packs(dev, d, x)
+                        : plan->layout != INFER_LAYOUT_CANONICAL || plan->format != f || d->quant.scale_format))
         return cuda_fail(host, INFER_E_INVALID, "cuda: no weight layout %u", plan->layout);
-    uint64_t want = pack ? packed_bytes(f, x[1], x[2]) : bytes;
+    uint64_t want = pack ? image_bytes(&d->quant, x[1], x[2]) : bytes;
     if (dst->size < want || (dst->buffer->at + dst->offset) % CUDA_BIND_ALIGN)
         return cuda_fail(host, INFER_E_INVALID, "cuda: a weight of %llu bytes into %llu at %llu",
                          (unsigned long long)want, (unsigned long long)dst->size, (unsigned long long)dst->offset);
@@ -199,15 +262,13 @@ infer_status cuda_weight_begin(infer_device *dev, const infer_weight_desc *d, co
     if (!w)
         return cuda_fail(host, INFER_E_NO_MEMORY, "cuda: no host memory for a weight");
     *w = (infer_weight){
-        .dev = dev, .kernel = CUDA_N_KERNELS, .left = bytes, .batch = BATCH, .dst = dst->buffer->at + dst->offset};
+        .dev = dev, .quant = d->quant, .n = x[1], .k = x[2], .image = dst->buffer->at + dst->offset, .left = bytes};
     if (pack) {
-        w->kernel = kernel_of[f];
-        w->steps = (int32_t)packed_steps(f, x[2]);
-        w->row_bytes = launch_format_bytes(f, (uint64_t)x[2]);
+        w->job.steps = (int32_t)packed_steps(f, x[2]);
+        w->job.zero = d->quant.zero_format ? -1 : d->quant.zero_value;
         w->panel_bytes = packed_panel_bytes(f, x[2]);
-        uint64_t panel = PACKED_ROWS * w->row_bytes;
-        w->batch = panel < BATCH ? BATCH / panel * panel : panel;
     }
+    plane_begin(w, 0);
     cuda_enter(dev);
     infer_status s = packer_take(dev, w->batch > BATCH ? w->batch : BATCH, &w->packer);
     if (s)
@@ -221,14 +282,14 @@ infer_status cuda_weight_begin(infer_device *dev, const infer_weight_desc *d, co
 static cu_result send_rows(infer_weight *w, cuda_lane *l)
 {
     const cu_api *cu = w->dev->cu;
-    packed_job job = {.row_bytes = (int64_t)w->row_bytes, .rows = (int32_t)(w->have / w->row_bytes), .steps = w->steps};
-    uint32_t panels = (uint32_t)packed_panels(job.rows);
+    w->job.rows = (int32_t)(w->have * PACKED_ROWS / w->rows_bytes);
+    uint32_t panels = (uint32_t)packed_panels(w->job.rows);
     cu_deviceptr to = w->dst;
-    void *args[] = {&l->rows, &to, &job};
+    void *args[] = {&l->rows, &to, &w->job};
     w->dst += panels * w->panel_bytes;
     cu_result e = cu->MemcpyHtoDAsync(l->rows, l->pinned, w->have, l->stream);
     return e ? e
-             : cu->LaunchKernel(w->dev->kernels[w->kernel], cuda_div_up(job.steps, WAVES), cuda_walked(panels), 1,
+             : cu->LaunchKernel(w->dev->kernels[w->kernel], cuda_div_up(w->job.steps, WAVES), cuda_walked(panels), 1,
                                 LANES_X, WAVES, 1, 0, l->stream, args, NULL);
 }
 
@@ -250,14 +311,9 @@ static infer_status send(infer_weight *w)
     return cuda_status(w->dev, e ? e : recorded, INFER_E_QUEUE, "load weights");
 }
 
-infer_status cuda_weight_append(infer_weight *w, uint32_t plane, const void *data, uint64_t bytes)
+static infer_status take(infer_weight *w, const uint8_t *p, uint64_t bytes)
 {
-    const uint8_t *p = data;
     infer_status s = INFER_OK;
-    if (plane != 0 || bytes > w->left)
-        return cuda_fail(w->dev->host, INFER_E_INVALID, "cuda: plane %u has %llu bytes more, a weight %llu", plane,
-                         (unsigned long long)bytes, (unsigned long long)w->left);
-    cuda_enter(w->dev);
     while (bytes && !s) {
         cuda_lane *l = &w->packer->lanes[w->lane];
         uint64_t n = w->batch - w->have < bytes ? w->batch - w->have : bytes;
@@ -275,10 +331,40 @@ infer_status cuda_weight_append(infer_weight *w, uint32_t plane, const void *dat
     return s;
 }
 
+/* One scale for all rows becomes one for each. */
+static infer_status take_for_all(infer_weight *w, const uint8_t *p, uint64_t bytes)
+{
+    enum { MANY = 64, BYTES = sizeof w->for_all };
+    uint8_t many[BYTES * MANY];
+    infer_status s = INFER_OK;
+    memcpy(w->for_all + w->for_all_n, p, (size_t)bytes);
+    w->for_all_n += (uint32_t)bytes;
+    if (w->for_all_n < BYTES)
+        return INFER_OK;
+    for (int i = 0; i < MANY; i++)
+        memcpy(many + BYTES * i, w->for_all, BYTES);
+    while (w->left && !s)
+        s = take(w, many, w->left < sizeof many ? w->left : sizeof many);
+    return s;
+}
+
+infer_status cuda_weight_append(infer_weight *w, uint32_t plane, const void *data, uint64_t bytes)
+{
+    if (plane == w->plane + 1 && plane <= last_plane(&w->quant) && !w->left)
+        plane_begin(w, plane);
+    const int for_all = plane == 1 && w->quant.format == INFER_FMT_F8_E4M3 && !w->quant.group_n;
+    const uint64_t left = for_all ? sizeof w->for_all - w->for_all_n : w->left;
+    if (plane != w->plane || bytes > left)
+        return cuda_fail(w->dev->host, INFER_E_INVALID, "cuda: plane %u has %llu bytes more, a weight %llu", plane,
+                         (unsigned long long)bytes, (unsigned long long)left);
+    cuda_enter(w->dev);
+    return for_all ? take_for_all(w, data, bytes) : take(w, data, bytes);
+}
+
 infer_status cuda_weight_finish(infer_weight *w)
 {
     infer_status s = INFER_OK;
-    if (w->left)
+    if (w->left || w->plane != last_plane(&w->quant))
         return cuda_fail(w->dev->host, INFER_E_INVALID, "cuda: a weight ended %llu bytes early",
                          (unsigned long long)w->left);
     cuda_enter(w->dev);

@@ -30,7 +30,8 @@ typedef struct gemm_block {
     lp_i32 n[3];                                  /* 0: absent */
     lp_i32 k, kind, act, n_epi;
     float scale, limit;
-    lp_i32 whole; /* no tile is cut along K: sums do not depend on how many tiles there are */
+    lp_i32 by_row; /* E4M3: a row's sums are multiplied by what stands behind the panels */
+    lp_i32 whole;  /* no tile is cut along K: sums do not depend on how many tiles there are */
 } gemm_block;
 
 /* Shared memory: stages of a tile's weights and x, lines of what goes out (of at most 32 columns, 64 rows and a few

@@ -14,7 +14,7 @@
  *   BF16 F16   unit 64: rows 0 to 7, then 8 to 15, each 8 lines of 128 bytes; 16-byte piece c of line r lies at piece
  *              c ^ r. That is the shared-memory layout "K-major, 128-byte swizzle" of wgmma, and free of bank conflicts
  *              for ldmatrix.
- *   F8_E4M3    the same, unit 128
+ *   F8_E4M3    the same, unit 128. A matrix with a scale a row has them behind its panels, f32, N of them.
  *   Q8_0       unit 64: two blocks of 512 bytes of codes, the lane's 16: row g P0 P1 P2 P3, row g + 8 the same; each
  *              code + 128. Then scales, f16: of g: block 0 rows g, g + 8, block 1 rows g, g + 8.
  *   Q4_0       unit 64: the lane's 16 bytes of codes: words of block 0 row g, row g + 8, block 1 row g, row g + 8.
@@ -28,6 +28,8 @@
  *              and block 1, of the two bits above, the upper one turned round; byte i has those of the low nibble of
  *              row g's byte i, of row g + 8's, of the high nibble of row g's, of row g + 8's. Then for each of the
  * four, 8 bytes of g: scales, of row g's four 16 elements, of row g + 8's. Then of each row d, f16.
+ *   U4         in groups of 128, unit 256: codes as Q4_K's. Then of g: scales, f16, of rows g and g + 8 in the first
+ *              group, in the second. Then of g a byte for either group: zero points, of row g its low nibble.
  */
 /* clang-format on */
 #ifndef CUDA_PACKED_H
@@ -50,7 +52,8 @@
     X(Q4_0, 64, 576, 1)                                                                                                \
     X(Q4_1, 64, 640, 1)                                                                                                \
     X(Q4_K, 256, 2368, 1)                                                                                              \
-    X(Q6_K, 256, 3360, 1)
+    X(Q6_K, 256, 3360, 1)                                                                                              \
+    X(U4, 256, 2128, 1)
 
 /* The same as constants. */
 enum {
@@ -109,7 +112,7 @@ PACKED_FN uint64_t packed_panel_bytes(infer_format f, int64_t k)
     return (uint64_t)packed_steps(f, k) * (uint64_t)packed_step(f);
 }
 
-/* Of a matrix; n and k below 2^31, so that it is below 2^64. */
+/* Of a matrix without scales a row; n and k below 2^31, so that it is below 2^64. */
 PACKED_FN uint64_t packed_bytes(infer_format f, int64_t n, int64_t k)
 {
     return (uint64_t)packed_panels(n) * packed_panel_bytes(f, k);
@@ -117,8 +120,11 @@ PACKED_FN uint64_t packed_bytes(infer_format f, int64_t n, int64_t k)
 
 /* What a kernel of pack.cu is told: rows, from the first of a panel on, of which the last panel may have fewer. */
 typedef struct packed_job {
-    int64_t row_bytes; /* of the source, rows dense */
+    int64_t row_bytes; /* of the source, rows dense; of scales and zero points: how many a row has */
     int32_t rows, steps;
+    int32_t zero; /* of U4's scales: the zero point of all; -1: there are some to come */
 } packed_job;
+
+#define PACKED_GROUP 128 /* elements of U4 that have a scale */
 
 #endif

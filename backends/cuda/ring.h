@@ -35,6 +35,7 @@ typedef struct lp_ring {
     lp_i32 has_norm;          /* x passes an RMS norm, whose weights (norm) may be absent */
     lp_i32 held, slots;       /* rows of x that there is room for; copies of the ring */
     lp_i32 split, last_slots; /* the third weight is of another format: blocks of the others, copies of its ring */
+    lp_i32 by_row;            /* E4M3: a row's sums are multiplied by what stands behind the panels */
     lp_i32 act, n_epi, epi_kind[LP_MAX_EPI], epi_arg[LP_MAX_EPI];
     float epi_factor[LP_MAX_EPI], scale, limit, eps, offset;
 } lp_ring;

@@ -105,8 +105,8 @@ void launch_no(infer_op_answer *a, uint32_t why, uint32_t which);
 void launch_need(infer_device *dev, infer_op_answer *a, launch_kernel k);
 /* Answers kv_query: caches lie canonically, in blocks of any size. align: of a plane's start. */
 void launch_kv_query(const infer_kv_spec *spec, uint32_t align, infer_kv_answer *out);
-/* The part of a weight that comes: matrices, rows, elements of a row. Returns its bytes as they come; 0: scale planes,
- * a format that no kernel reads, not whole blocks, too large. */
+/* The part of a weight that comes: matrices, rows, elements of a row. Returns the bytes of its data plane as they
+ * come, scales beside it or not; 0: a format that no kernel reads, not whole blocks, too large. */
 uint64_t launch_weight_extents(const infer_weight_desc *d, int64_t x[3]);
 /* Fills a caller's struct, whose first word is the size that the caller knows. */
 void launch_put(void *dst, void *src, uint32_t size);

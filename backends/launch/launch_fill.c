@@ -147,6 +147,12 @@ static int wide(const lp_tensor *x)
     return !((x->off | (uint64_t)x->s0 | (uint64_t)x->s1 | (uint64_t)x->s2) % 16);
 }
 
+/* A scale for each row, or one for all, which is put as one for each. */
+static int launch_by_row(const infer_tensor_desc *w)
+{
+    return w->quant.scale_format && !w->quant.group_k;
+}
+
 void launch_product_of(const launch_call *c, launch_product *m)
 {
     const infer_op_desc *op = c->op;
@@ -176,7 +182,8 @@ void launch_fill_product(const launch_call *c, const launch_product *m, lp_mm *p
                  .n = (int32_t)w->shape[w->rank - 2],
                  .choices = 1,
                  .n_experts = w->rank == 3 ? (int32_t)w->shape[0] : 1,
-                 .scale = m->scale};
+                 .scale = m->scale,
+                 .by_row = launch_by_row(w)};
     if (m->bias >= 0)
         p->bias = c->t[m->bias];
     if (m->ids >= 0) {
@@ -200,8 +207,11 @@ void launch_fill_products(const launch_call *c, uint32_t n, int bias, int y, con
                           int which[11])
 {
     int list[11] = {0, -2, -2, -2, -2, -2, -2, -2, -2, -2, -1};
-    *p = (lp_mms){
-        .x = c->t[0], .rows = c->rows, .k = (int32_t)launch_tensor_desc(c->op, 1)->shape[1], .wide = wide(&c->t[0])};
+    *p = (lp_mms){.x = c->t[0],
+                  .rows = c->rows,
+                  .k = (int32_t)launch_tensor_desc(c->op, 1)->shape[1],
+                  .wide = wide(&c->t[0]),
+                  .by_row = launch_by_row(launch_tensor_desc(c->op, 1))};
     for (uint32_t i = 0; i < n; i++) {
         uint32_t b = (uint32_t)bias + i;
         list[1 + i] = 1 + (int)i;

@@ -183,7 +183,8 @@ static void answer(infer_device *dev, const launch_op *table, uint32_t align, co
         if (!launch_present(op, i))
             continue;
         const infer_tensor_desc *t = launch_tensor_desc(op, i);
-        if (t->quant.format && t->quant.scale_format) {
+        if (t->quant.scale_format &&
+            t->layout == INFER_LAYOUT_CANONICAL) { /* a layout of its own has them as it likes */
             launch_no(a, INFER_WHY_FORMAT, i);
             return;
         }
@@ -220,9 +221,9 @@ void launch_query(infer_device *dev, const launch_op *table, uint32_t align, con
 uint64_t launch_weight_extents(const infer_weight_desc *d, int64_t x[3])
 {
     const infer_shard *s = &d->shard;
-    const int64_t block = launch_format_block(d->quant.format);
+    const int64_t block = d->quant.format == INFER_FMT_U4 ? 2 : launch_format_block(d->quant.format);
     uint64_t bytes;
-    if (!block || d->quant.scale_format || d->quant.zero_format || d->rank < 1 || d->rank > 3 || s->axis > 2)
+    if (!block || d->rank < 1 || d->rank > 3 || s->axis > 2)
         return 0;
     x[0] = d->rank > 2 ? d->shape[0] : 1;
     x[1] = d->rank > 1 ? d->shape[d->rank - 2] : 1;
@@ -233,7 +234,7 @@ uint64_t launch_weight_extents(const infer_weight_desc *d, int64_t x[3])
     }
     if (x[0] <= 0 || x[1] <= 0 || x[2] <= 0 || x[2] > INT32_MAX || x[2] % block ||
         __builtin_mul_overflow((uint64_t)x[0], (uint64_t)x[1], &bytes) ||
-        __builtin_mul_overflow(bytes, launch_format_bytes(d->quant.format, (uint64_t)x[2]), &bytes))
+        __builtin_mul_overflow(bytes, launch_any_bytes(d->quant.format, (uint64_t)x[2]), &bytes))
         return 0;
     return bytes;
 }

@@ -95,7 +95,7 @@ typedef struct lp_mm {
     lp_i64 w_row, w_expert;                       /* bytes */
     lp_i32 k, n, choices, n_experts, n_epi, wide; /* wide: rows of x and w begin at multiples of 16 bytes */
     float scale;
-    lp_i32 reserved;
+    lp_i32 by_row; /* the weight has a scale for each row (a private layout says where) */
 } lp_mm;
 
 #define LP_MMS_SIDE 0 /* up to three products of one x, columns numbered through */
@@ -110,7 +110,7 @@ typedef struct lp_mms {
     lp_i32 n[3];
     lp_i32 k, wide, kind, act;
     float limit;
-    lp_i32 reserved;
+    lp_i32 by_row; /* as lp_mm's, all of them */
 } lp_mms;
 
 typedef struct lp_route {

@@ -35,7 +35,7 @@ static void on_row(void *user, uint64_t pos, const float *row, uint32_t width)
 }
 
 /* The rows of a prompt of two sequences at once, of one kind each. */
-static void rows_of(const char *model, const char *device, uint32_t chunk, seen s[2])
+static void rows_of(const char *model, const char *device, const char *quantization, uint32_t chunk, seen s[2])
 {
     static int32_t ids[N_PROMPT];
     const char *settings[] = {driver, NULL};
@@ -43,6 +43,7 @@ static void rows_of(const char *model, const char *device, uint32_t chunk, seen 
     answer a[2], *list[] = {&a[0], &a[1]};
     rig_options o = {.model = model,
                      .devices = device,
+                     .quantization = quantization,
                      .settings = settings,
                      .cache_type = "f16",
                      .ctx = 64,
@@ -85,7 +86,7 @@ static double distance(const seen *a, const seen *b)
     return worst / most;
 }
 
-static void check(const char *arch, const char *type, double few, double many)
+static void check(const char *arch, const char *type, const char *quantization, double few, double many)
 {
     char args[200];
     snprintf(args, sizeof args,
@@ -93,11 +94,11 @@ static void check(const char *arch, const char *type, double few, double many)
              arch, type);
     const char *model = rig_made(args);
     seen want[2], got[2];
-    rows_of(model, "ref0", 0, want);
+    rows_of(model, "ref0", quantization, 0, want);
     for (uint32_t chunk = 0; chunk < 2; chunk++) {
         unsigned ropes = runs_of("rope_write"), one = runs_of("rope_writes"), all = runs_of("few_"),
                  makes = runs_of("few_rope_");
-        rows_of(model, "cuda0", chunk, got);
+        rows_of(model, "cuda0", quantization, chunk, got);
         ropes = runs_of("rope_write") - ropes;
         one = runs_of("rope_writes") - one;
         all = runs_of("few_") - all;
@@ -110,7 +111,8 @@ static void check(const char *arch, const char *type, double few, double many)
         assert_true(all > 0);
         for (int kind = 0; kind < 2; kind++) {
             double d = distance(&got[kind], &want[kind]);
-            printf("%-6s %s, %s: %.2e\n", type, chunk ? "one row a step" : "many rows", kind ? "hidden" : "logits", d);
+            printf("%-6s %s, %s: %.2e\n", quantization ? quantization : type, chunk ? "one row a step" : "many rows",
+                   kind ? "hidden" : "logits", d);
             if (!(d < (chunk ? few : many)))
                 fail_msg("%s: %g", type, d);
             free(got[kind].rows);
@@ -125,25 +127,58 @@ static void check(const char *arch, const char *type, double few, double many)
 static void test_bf16(void **state)
 {
     (void)state;
-    check("llama", "bf16", 1e-4, 1e-2);
+    check("llama", "bf16", NULL, 1e-4, 1e-2);
 }
 
 static void test_f16(void **state)
 {
     (void)state;
-    check("llama", "f16", 1e-4, 2e-3);
+    check("llama", "f16", NULL, 1e-4, 2e-3);
 }
 
 static void test_q8_0(void **state)
 {
     (void)state;
-    check("qwen2", "q8_0", 1e-4, 2e-3);
+    check("qwen2", "q8_0", NULL, 1e-4, 2e-3);
+}
+
+/* Weights recoded at load: few rows by the ring, many by the matrix units, nothing by kernels for weights as they come,
+ * and nothing on the host. */
+static void recoded(const char *arch, const char *quantization, const char *name, const char *wide)
+{
+    static const char *const slow[] = {"mv", "tile", "stream"};
+    unsigned before[3], ring, gemm;
+    char few[40];
+    snprintf(few, sizeof few, "ring_%s", name);
+    ring = runs_of(few);
+    gemm = runs_of(wide);
+    for (int i = 0; i < 3; i++)
+        before[i] = runs_of(slow[i]);
+    check(arch, "bf16", quantization, 1e-4, 1e-2); /* the head is bf16 */
+    printf("%s: %u of %s, %u of %s\n", quantization, runs_of(few) - ring, few, runs_of(wide) - gemm, wide);
+    assert_true(runs_of(few) > ring && runs_of(wide) > gemm);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(runs_of(slow[i]), before[i]);
+}
+
+static void test_fp8(void **state)
+{
+    (void)state;
+    recoded("llama", "fp8", "e4m3", "gemm64_e4m3w");
+    recoded("qwen2", "fp8", "e4m3", "gemm64_e4m3w");
+}
+
+static void test_int4(void **state)
+{
+    (void)state;
+    recoded("llama", "int4", "u4", "gemm64_u4");
+    recoded("qwen3", "int4", "u4", "gemm64_u4");
 }
 
 static void test_q4_k_m(void **state)
 {
     (void)state;
-    check("qwen3", "q4_k_m", 1e-4, 2e-3);
+    check("qwen3", "q4_k_m", NULL, 1e-4, 2e-3);
 }
 
 /* What two sequences generate, each step submitted before the ids of the last one are known, is what their rows say
@@ -220,8 +255,9 @@ int main(void)
         return 1;
     }
     memcpy(&runs_of, &f, sizeof runs_of);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bf16), cmocka_unit_test(test_f16),
-                                       cmocka_unit_test(test_q8_0), cmocka_unit_test(test_q4_k_m),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bf16),  cmocka_unit_test(test_f16),
+                                       cmocka_unit_test(test_q8_0),  cmocka_unit_test(test_q4_k_m),
+                                       cmocka_unit_test(test_fp8),   cmocka_unit_test(test_int4),
                                        cmocka_unit_test(test_tokens)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

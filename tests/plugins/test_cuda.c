@@ -699,9 +699,32 @@ static void test_weight_refused(void **state)
     weight_plan(&r, &d, INFER_E_UNSUPPORTED);
     d = weight_desc(INFER_FMT_Q5_K, 20, 256);
     stays(&r, &d, 20 * 176);
-    d = weight_desc(INFER_FMT_F8_E4M3, 20, 64);
+    d = weight_desc(INFER_FMT_F8_E4M3, 20,
+                    64); /* scales behind the panels, one a row, also where there is one in all */
     d.quant.scale_format = INFER_FMT_F32;
+    p = weight_plan(&r, &d, INFER_OK);
+    assert_int_equal(p.packed_bytes, packed_bytes(INFER_FMT_F8_E4M3, 20, 64) + 20 * 4);
+    d.quant.group_n = 1;
+    p = weight_plan(&r, &d, INFER_OK);
+    assert_int_equal(p.packed_bytes, packed_bytes(INFER_FMT_F8_E4M3, 20, 64) + 20 * 4);
+    d.quant.group_n = d.quant.group_k = 128;
     weight_plan(&r, &d, INFER_E_UNSUPPORTED);
+    d.quant = (infer_quant){.format = INFER_FMT_F8_E4M3, .scale_format = INFER_FMT_F32, .group_n = 1};
+    d.use = INFER_OP_GATHER_ROWS;
+    weight_plan(&r, &d, INFER_E_UNSUPPORTED);
+    d = weight_desc(INFER_FMT_U4, 20, 300);
+    weight_plan(&r, &d, INFER_E_UNSUPPORTED);
+    d.quant = (infer_quant){INFER_FMT_U4, INFER_FMT_F16, INFER_FMT_U4, 0, 1, 128};
+    p = weight_plan(&r, &d, INFER_OK);
+    assert_int_equal(p.packed_bytes, packed_bytes(INFER_FMT_U4, 20, 300));
+    const infer_quant others[] = {{INFER_FMT_U4, INFER_FMT_F16, 0, 16, 1, 128},
+                                  {INFER_FMT_U4, INFER_FMT_BF16, 0, 8, 1, 128},
+                                  {INFER_FMT_U4, INFER_FMT_F16, 0, 8, 1, 64},
+                                  {INFER_FMT_I8, INFER_FMT_F32, 0, 0, 1, 0}};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        d.quant = others[i];
+        weight_plan(&r, &d, INFER_E_UNSUPPORTED);
+    }
     d = weight_desc(INFER_FMT_BF16, (int64_t)1 << 31, 64);
     stays(&r, &d, (uint64_t)1 << 38);
     d = weight_desc(INFER_FMT_BF16, (int64_t)1 << 58, 64);
@@ -723,6 +746,35 @@ static void test_weight_refused(void **state)
     assert_int_equal(r.ops->weight_append(w, 1, zero, 1), INFER_E_INVALID);
     assert_int_equal(r.ops->weight_append(w, 0, zero, 360), INFER_OK);
     r.ops->weight_destroy(w);
+    r.ops->buf_free(r.h[0], b);
+
+    /* planes come in order, each whole, and all of them */
+    d = weight_desc(INFER_FMT_U4, 20, 300);
+    d.quant = (infer_quant){INFER_FMT_U4, INFER_FMT_F16, INFER_FMT_U4, 0, 1, 128};
+    p = weight_plan(&r, &d, INFER_OK);
+    b = buffer(&r, 0, p.packed_bytes);
+    dst = (infer_range){b, 0, p.packed_bytes};
+    assert_int_equal(r.ops->weight_begin(r.h[0], &d, &p, &dst, &w), INFER_OK);
+    assert_int_equal(r.ops->weight_append(w, 1, zero, 1), INFER_E_INVALID);
+    assert_int_equal(r.ops->weight_append(w, 0, zero, 20 * 150 - 1), INFER_OK);
+    assert_int_equal(r.ops->weight_append(w, 1, zero, 1), INFER_E_INVALID);
+    assert_int_equal(r.ops->weight_append(w, 0, zero, 1), INFER_OK);
+    assert_int_equal(r.ops->weight_append(w, 2, zero, 1), INFER_E_INVALID);
+    assert_int_equal(r.ops->weight_finish(w), INFER_E_INVALID);
+    assert_int_equal(r.ops->weight_append(w, 1, zero, 20 * 3 * 2), INFER_OK);
+    assert_int_equal(r.ops->weight_append(w, 1, zero, 1), INFER_E_INVALID);
+    assert_int_equal(r.ops->weight_finish(w), INFER_E_INVALID);
+    assert_int_equal(r.ops->weight_append(w, 2, zero, 31), INFER_E_INVALID);
+    assert_int_equal(r.ops->weight_append(w, 2, zero, 30), INFER_OK);
+    assert_int_equal(r.ops->weight_append(w, 3, zero, 1), INFER_E_INVALID);
+    assert_int_equal(r.ops->weight_finish(w), INFER_OK);
+    r.ops->weight_destroy(w);
+    r.ops->buf_free(r.h[0], b);
+
+    d = weight_desc(INFER_FMT_Q8_0, 20, 64);
+    p = weight_plan(&r, &d, INFER_OK);
+    b = buffer(&r, 0, p.packed_bytes);
+    dst = (infer_range){b, 0, p.packed_bytes};
     dst.size--;
     assert_int_equal(r.ops->weight_begin(r.h[0], &d, &p, &dst, &w), INFER_E_INVALID);
     r.ops->buf_free(r.h[0], b);

@@ -25,4 +25,5 @@ QUANT(q4_0)
 QUANT(q4_1)
 QUANT(q4_k)
 QUANT(q6_k)
+QUANT(u4)
 #endif

@@ -12,5 +12,6 @@ SIMT_KERNEL(ring_q4_0)
 SIMT_KERNEL(ring_q4_1)
 SIMT_KERNEL(ring_q4_k)
 SIMT_KERNEL(ring_q6_k)
+SIMT_KERNEL(ring_u4)
 SIMT_KERNEL(ring_q4_k_q6_k)
 #endif

@@ -26,6 +26,7 @@ const format_row formats[] = {
     {INFER_FMT_Q4_0, "pack_q4_0", 64, 512 + 8 * 8},
     {INFER_FMT_Q4_1, "pack_q4_1", 64, 512 + 2 * 8 * 8},
     {INFER_FMT_Q4_K, "pack_q4_k", 256, 4 * 512 + 4 * 8 * 8 + 16 * 4},
+    {INFER_FMT_U4, "pack_u4", 256, 4 * 512 + 8 * 8 + 8 * 2},
     {INFER_FMT_Q6_K, "pack_q6_k", 256, 4 * 512 + 4 * 8 * 32 + 4 * 8 * 8 + 16 * 2},
 };
 
@@ -104,6 +105,12 @@ element read(infer_format f, const unsigned char *s, int r, int e)
         x.m = f16_at(s + 4 * 512 + 4 * 64 + 4 * r + 2);
         break;
     }
+    case INFER_FMT_U4:
+        x.code = nibble(s + 512 * four, p, block);
+        x.d = f16_at(s + 4 * 512 + 8 * p.g + 4 * (four / 2) + 2 * p.h);
+        x.m = x.d;
+        x.min = (float)-(s[4 * 512 + 64 + 2 * p.g + four / 2] >> 4 * p.h & 15);
+        break;
     default: {
         const unsigned char *word = s + 4 * 512 + four * 256 + 8 * p.lane + 4 * block;
         const int byte = p.i % 2 + 2 * p.second; /* P0 and P2 of bytes 0 and 2, P1 and P3 of 1 and 3 */
@@ -126,6 +133,8 @@ float value(infer_format f, const element &x)
         return infer_f16_to_f32((uint16_t)x.code);
     case INFER_FMT_F8_E4M3:
         return infer_e4m3_to_f32((uint8_t)x.code);
+    case INFER_FMT_U4:
+        return x.d * ((float)x.code + x.min);
     default: {
         volatile float scale = x.d * x.scale, product = scale * (float)x.code, min = x.m * x.min;
         return product + min;
@@ -155,7 +164,7 @@ std::vector<unsigned char> random_rows(infer_format f, uint64_t bytes, uint64_t 
         b = (unsigned char)(x >> 56);
     }
     const infer_format_info *info = infer_format_get(f);
-    for (uint64_t at = 0; !is_plain(f) && at < bytes; at += info->block_bytes) {
+    for (uint64_t at = 0; !is_plain(f) && f != INFER_FMT_U4 && at < bytes; at += info->block_bytes) {
         /* the high byte of each f16: an exponent from 8 to 15 */
         int d = f == INFER_FMT_Q6_K ? 208 : 0, two = f == INFER_FMT_Q4_1 || f == INFER_FMT_Q4_K;
         v[at + d + 1] = (unsigned char)((v[at + d + 1] & 0x9Fu) | 0x20u);
@@ -165,8 +174,32 @@ std::vector<unsigned char> random_rows(infer_format f, uint64_t bytes, uint64_t 
     return v;
 }
 
-int check(const format_row &row, int64_t n, int64_t k)
+/* Scales and zero points of U4 in groups: into the image with kernels of their own. with_zeros: a plane, else 8. */
+struct side_planes {
+    std::vector<unsigned char> scales, zeros;
+    infer_quant q;
+    side_planes(int64_t n, int64_t k, bool with_zeros)
+        : scales(random_rows(INFER_FMT_U4, (uint64_t)(n * ((k + 127) / 128)) * 2, 5)),
+          zeros(random_rows(INFER_FMT_U4, (uint64_t)(n * ((k + 127) / 128) + 1) / 2, 6)),
+          q{INFER_FMT_U4, INFER_FMT_F16, with_zeros ? INFER_FMT_U4 : INFER_FMT_NONE, with_zeros ? 0 : 8, 1, 128}
+    {
+        for (size_t i = 1; i < scales.size(); i += 2)
+            scales[i] = (unsigned char)((scales[i] & 0x9Fu) | 0x20u);
+    }
+    void pack(unsigned char *to, int64_t n, int64_t k, int64_t steps)
+    {
+        packed_job job = {(k + 127) / 128, (int32_t)n, (int32_t)steps, q.zero_format ? -1 : q.zero_value};
+        void *mem[] = {scales.data(), to};
+        simt::start({"pack_u4_scales", mem, &job, dim3((uint32_t)(steps + 3) / 4, 2), dim3(32, 4, 1), 0});
+        mem[0] = zeros.data();
+        if (q.zero_format)
+            simt::start({"pack_u4_zeros", mem, &job, dim3((uint32_t)(steps + 3) / 4, 2), dim3(32, 4, 1), 0});
+    }
+};
+
+int check(const format_row &row, int64_t n, int64_t k, bool with_zeros = true)
 {
+    side_planes side(n, k, with_zeros);
     uint64_t row_bytes = 0;
     infer_format_bytes(row.f, (uint64_t)k, &row_bytes);
     std::vector<unsigned char> rows = random_rows(row.f, (uint64_t)n * row_bytes, (uint64_t)(n * 1000 + k));
@@ -186,10 +219,12 @@ int check(const format_row &row, int64_t n, int64_t k)
         memcpy(aligned, rows.data(), rows.size());
         memset(to, 0x5A + i, bytes);
         void *mem[] = {aligned, to};
-        packed_job job = {(int64_t)row_bytes, (int32_t)n, (int32_t)steps};
+        packed_job job = {(int64_t)row_bytes, (int32_t)n, (int32_t)steps, 0};
         simt::reverse = i;
         simt::start(
             {row.kernel, mem, &job, dim3((uint32_t)(steps + 3) / 4, i ? 1 : (uint32_t)panels), dim3(32, 4, 1), 0});
+        if (row.f == INFER_FMT_U4)
+            side.pack(to, n, k, steps);
         memcpy(image[i].data(), to, bytes);
         free(aligned);
         free(to);
@@ -201,13 +236,18 @@ int check(const format_row &row, int64_t n, int64_t k)
     const infer_format_info *info = infer_format_get(row.f);
     std::vector<float> want((size_t)k);
     for (int64_t i = 0; i < panels * 16; i++) {
-        if (i < n)
+        const infer_quant_planes planes = {rows.data(), side.scales.data(), side.zeros.data()};
+        if (i < n && row.f == INFER_FMT_U4)
+            infer_quant_unpack_row(&side.q, &planes, (uint64_t)n, (uint64_t)k, (uint64_t)i, want.data());
+        else if (i < n)
             info->unpack(rows.data() + (uint64_t)i * row_bytes, want.data(), (uint64_t)k);
         for (int64_t e = 0; e < steps * row.unit; e++) {
             const unsigned char *step = image[0].data() + (i / 16 * steps + e / row.unit) * row.step;
             element x = read(row.f, step, (int)(i % 16), (int)(e % row.unit));
             float v = value(row.f, x);
             bool there = i < n && e < k;
+            if (row.f == INFER_FMT_U4 && i < n && !there && e / 128 == (k - 1) / 128) /* x is zero there */
+                continue;
             float w = there ? want[(size_t)e] : 0;
             bool same = there ? v == w || (v != v && w != w) : is_zero(row.f, x);
             if (!same) {
@@ -231,6 +271,9 @@ int pack_checks(int *right)
                                     {40, 5 * block}, {33, row.unit + block}, {5, 9 * row.unit}};
         for (auto &s : sizes)
             check(row, s[0], s[1]) ? ++*right : ++wrong;
+        if (row.f == INFER_FMT_U4)
+            for (auto &s : sizes)
+                check(row, s[0], s[1], false) ? ++*right : ++wrong;
         if (block == 1)
             check(row, 19, row.unit + 13) ? ++*right : ++wrong;
     }

@@ -37,6 +37,7 @@ int codes_of(infer_format f)
     return f == INFER_FMT_Q8_0   ? 1024
            : f == INFER_FMT_Q4_K ? 4 * 512 + 4 * 64
            : f == INFER_FMT_Q6_K ? 4 * 512 + 4 * 256 + 4 * 64
+           : f == INFER_FMT_U4   ? 4 * 512
                                  : 512;
 }
 
@@ -54,7 +55,7 @@ void fill(const packed_format &f, std::vector<unsigned char> &w)
             h = simt_float_to_half(v);
         else if (f.f == INFER_FMT_F8_E4M3) /* magnitudes below 2 */
             h = (uint16_t)((h & 0x8080u) | (h & 0x3F3Fu));
-        else if ((int)(i % f.step) >= codes_of(f.f))
+        else if ((int)(i % f.step) >= codes_of(f.f) && !(f.f == INFER_FMT_U4 && i % f.step >= 2112)) /* zero points */
             h = simt_float_to_half(0.25f * v);
         else if (f.f == INFER_FMT_Q4_K && i % f.step >= 2048) /* scales and minima have six bits */
             h &= 0x3F3Fu;
@@ -108,6 +109,8 @@ double quant_at(infer_format f, const unsigned char *s, int r, int e)
         const unsigned char *sm = s + 2048 + 64 * q + 8 * g + 4 * half + 2 * block, *d = s + 2304 + 4 * r;
         return half_at(d) * sm[0] * low - half_at(d + 2) * sm[1];
     }
+    if (f == INFER_FMT_U4)
+        return half_at(s + 2048 + 8 * g + 4 * (q / 2) + 2 * half) * (low - (s[2112 + 2 * g + q / 2] >> 4 * half & 15));
     uint32_t w;
     memcpy(&w, s + 2048 + 256 * q + 8 * p.lane + 4 * block, 4);
     int high = (int)(w >> (8 * (p.i % 2 + 2 * p.second) + 4 * (p.i / 2) + 2 * half) & 3u) ^ 2;

@@ -20,7 +20,7 @@ const format_row formats[] = {
     {{INFER_FMT_F8_E4M3, 128, 2048}, "e4m3", "e4m3", 1.5e-1}, {{INFER_FMT_F8_E4M3, 128, 2048}, "e4m3w", "f16", 1.2e-3},
     {{INFER_FMT_Q8_0, 64, 1088}, "q8_0", "f16", 3e-3},        {{INFER_FMT_Q4_0, 64, 576}, "q4_0", "f16", 3e-3},
     {{INFER_FMT_Q4_1, 64, 640}, "q4_1", "f16", 3e-3},         {{INFER_FMT_Q4_K, 256, 2368}, "q4_k", "f16", 3e-3},
-    {{INFER_FMT_Q6_K, 256, 3360}, "q6_k", "f16", 3e-3},
+    {{INFER_FMT_Q6_K, 256, 3360}, "q6_k", "f16", 3e-3},       {{INFER_FMT_U4, 256, 2128}, "u4", "f16", 3e-3},
 };
 
 struct problem {
@@ -29,8 +29,9 @@ struct problem {
     int kind;  /* LP_MMS_* */
     int steps; /* of the epilogue: 0 none, 1 residual, 2 bias, activation, factor; 3 one with bias */
     int grid, cap, y_fmt, act;
-    float scale;  /* of x; 0: numbers that every format has exactly, so that nothing is rounded but sums */
-    int norm = 0; /* of x: 1 with weights, 2 without */
+    float scale;    /* of x; 0: numbers that every format has exactly, so that nothing is rounded but sums */
+    int norm = 0;   /* of x: 1 with weights, 2 without */
+    int by_row = 0; /* E4M3 with a scale a row */
 };
 
 lp_tensor rows_at(int64_t row_bytes, int width, int fmt)
@@ -67,6 +68,8 @@ void check(const problem &q)
         v = random_float();
     gemm_x_block bx = {};
     gemm_block b = {};
+    std::vector<float> by_row[3];
+    b.by_row = q.by_row;
     bx.x = rows_at(4 * q.k, q.k, INFER_FMT_F32);
     bx.rows.cap = q.cap;
     bx.rows.from = 1;
@@ -105,6 +108,11 @@ void check(const problem &q)
     for (int i = 0; i < 3 && q.n[i]; i++) {
         w[i].resize((size_t)((q.n[i] + 15) / 16) * steps * f->step);
         fill(*f, w[i]);
+        for (int r = 0; q.by_row && r < q.n[i]; r++) {
+            const float v = 0.5f + 0.125f * (float)(random_bits() % 13);
+            by_row[i].push_back(v);
+            w[i].insert(w[i].end(), (const unsigned char *)&v, (const unsigned char *)&v + 4);
+        }
         b.n[i] = q.n[i];
         if (!glu || i == 0) {
             outputs++;
@@ -184,11 +192,11 @@ void check(const problem &q)
                 double v = 0, up = 0, norm = 0;
                 for (int k = 0; k < q.k; k++) {
                     double xv = x[(size_t)r * q.k + k] * inv * (q.norm == 1 ? weights[k] + 0.5 : 1);
-                    double t = xv * element(*f, w[i], q.k, c, k);
+                    double t = xv * element(*f, w[i], q.k, c, k) * (q.by_row ? by_row[i][c] : 1);
                     v += t;
                     norm += t * t;
                     if (glu)
-                        up += xv * element(*f, w[1], q.k, c, k);
+                        up += xv * element(*f, w[1], q.k, c, k) * (q.by_row ? by_row[1][c] : 1);
                 }
                 double tol = (q.scale || f->step != 2048 ? f->tol : 3e-6) * std::sqrt(norm) + 1e-6;
                 if (glu) {
@@ -259,6 +267,17 @@ int main()
         {"e4m3w", 16, 9, 300, {72, 0, 0}, side, 1, 2, 16, f32, 0, 0},
         {"e4m3w", 64, 40, 640, {130, 130, 0}, glu, 0, 4, 64, f32, silu, 0},
         {"e4m3w", 128, 100, 900, {136, 0, 0}, side, 0, 4, 128, f32, 0, 1.0f},
+        {"u4", 16, 9, 512, {72, 0, 0}, side, 1, 2, 16, f32, 0, 0},
+        {"u4", 64, 40, 896, {130, 130, 0}, glu, 0, 4, 64, f32, silu, 0},
+        {"u4", 128, 130, 640, {140, 20, 9}, side, 3, 2, 200, f32, 0, 1.0f},
+        /* a scale a row: ways out of all kinds */
+        {"e4m3w", 16, 9, 300, {72, 0, 0}, side, 1, 2, 16, f32, 0, 0, 0, 1},
+        {"e4m3w", 64, 40, 640, {130, 130, 0}, glu, 0, 4, 64, f32, silu, 0, 0, 1},
+        {"e4m3w", 32, 20, 512, {100, 100, 0}, glu, 0, 3, 32, f32, INFER_ACT_RELU, 0, 0, 1},
+        {"e4m3w", 32, 17, 512, {200, 72, 41}, side, 3, 4, 32, f32, 0, 0, 0, 1},
+        {"e4m3w", 64, 33, 200, {101, 0, 0}, side, 2, 3, 64, f32, 0, 0, 0, 1},
+        {"e4m3", 16, 9, 300, {72, 0, 0}, side, 1, 2, 16, f32, 0, 0, 0, 1},
+        {"e4m3", 256, 257, 128, {136, 20, 9}, side, 3, 1, 300, f32, 0, 0, 0, 1},
         /* x is rounded, and has numbers that the format has no room for */
         {"bf16", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e6f},
         {"f16", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e6f},

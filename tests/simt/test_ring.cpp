@@ -22,6 +22,7 @@ const format_row formats[] = {
     {{INFER_FMT_F8_E4M3, 128, 2048}, "e4m3", 5e-6}, {{INFER_FMT_Q8_0, 64, 1088}, "q8_0", 5e-6},
     {{INFER_FMT_Q4_0, 64, 576}, "q4_0", 5e-6},      {{INFER_FMT_Q4_1, 64, 640}, "q4_1", 5e-6},
     {{INFER_FMT_Q4_K, 256, 2368}, "q4_k", 5e-6},    {{INFER_FMT_Q6_K, 256, 3360}, "q6_k", 5e-6},
+    {{INFER_FMT_U4, 256, 2128}, "u4", 5e-6},
 };
 
 struct problem {
@@ -29,8 +30,9 @@ struct problem {
     int kind, norm; /* norm: 0 none, 1 with weights, 2 without */
     int steps;      /* of the epilogue: 0 none, 1 residual, 2 bias, activation, factor, product; 3 biases */
     int grid, slots, x_fmt, gap;
-    float size;    /* of x */
-    int split = 0; /* blocks for the first two weights; the third is Q6_K */
+    float size;     /* of x */
+    int split = 0;  /* blocks for the first two weights; the third is Q6_K */
+    int by_row = 0; /* E4M3 with a scale a row */
 };
 
 lp_line line(int64_t bytes, int fmt)
@@ -55,6 +57,7 @@ void check(const format_row &f, const problem &q)
     std::vector<unsigned char> w[3], x((size_t)q.cap * (q.k + q.gap) * x_bytes + 16);
     std::vector<double> xv((size_t)q.cap * q.k);
     std::vector<float> norm(q.k), other((size_t)q.cap * q.n[0]), bias[3], y[3][2];
+    std::vector<float> by_row[3];
     lp_ring p = {};
     unsigned char *x0 = x.data() + (16 - (uintptr_t)x.data() % 16) % 16;
     for (int r = 0; r < q.cap; r++)
@@ -85,6 +88,7 @@ void check(const format_row &f, const problem &q)
     p.held = q.held;
     p.slots = q.slots;
     p.split = q.split;
+    p.by_row = q.by_row;
     p.last_slots = q.slots + 1;
     p.act = INFER_ACT_SILU;
     p.scale = q.steps == 2 ? 2.0f : 1.0f;
@@ -93,6 +97,11 @@ void check(const format_row &f, const problem &q)
         const format_row &mine = i == 2 ? last : f;
         w[i].resize((size_t)((q.n[i] + 15) / 16) * steps * mine.step);
         fill(mine, w[i]);
+        for (int r = 0; q.by_row && r < q.n[i]; r++) {
+            const float v = 0.5f + 0.125f * (float)(random_bits() % 13);
+            by_row[i].push_back(v);
+            w[i].insert(w[i].end(), (const unsigned char *)&v, (const unsigned char *)&v + 4);
+        }
         p.n[i] = q.n[i];
         if (i < outputs) {
             p.y[i] = line(4 * (int64_t)(q.n[i] + 1), INFER_FMT_F32);
@@ -151,11 +160,11 @@ void check(const format_row &f, const problem &q)
                 double v = 0, up = 0, terms = 0;
                 for (int k = 0; k < q.k; k++) {
                     double x1 = xv[(size_t)r * q.k + k] * inv * (q.norm == 1 ? norm[k] + 0.5 : 1);
-                    double t = x1 * element(i == 2 ? last : f, w[i], q.k, c, k);
+                    double t = x1 * element(i == 2 ? last : f, w[i], q.k, c, k) * (q.by_row ? by_row[i][c] : 1);
                     v += t;
                     terms += t * t;
                     if (glu)
-                        up += x1 * element(f, w[1], q.k, c, k);
+                        up += x1 * element(f, w[1], q.k, c, k) * (q.by_row ? by_row[1][c] : 1);
                 }
                 double tol = f.tol * std::sqrt(terms) * p.scale + 1e-6;
                 v *= p.scale;
@@ -222,8 +231,11 @@ int main()
     for (const format_row &f : formats)
         for (problem q : problems) {
             check(f, q);
-            q.k -= f.unit == 256 ? 0 : 32; /* no whole step */
-            if (f.unit > 32 && f.unit < 256 && q.kind == one)
+            q.by_row = f.f == INFER_FMT_F8_E4M3;
+            if (q.by_row)
+                check(f, q);
+            q.k -= f.f == INFER_FMT_U4 ? 128 : f.unit == 256 ? 0 : 32; /* no whole step */
+            if (f.unit > 32 && (f.unit < 256 || f.f == INFER_FMT_U4) && q.kind == one && q.k > 0)
                 check(f, q);
         }
     printf("ring: %d results right, %d problems with wrong ones\n", passes, failures);

@@ -98,9 +98,9 @@ template <int N, int FMT> DEV void gemm(const gemm_bases &b, uchar *scratch, con
             if (w.k1 - w.k0 < g.steps &&
                 !gemm_join<N>(g, w, d, (uint32_t *)(scratch + p.count_off), (float *)(scratch + p.part_off), seen))
                 continue;
-            gemm_out<N>(p, b, gemm_spot_of(g, p, w.tile), rows,
-                        FMT == INFER_FMT_BF16 ? NULL : (const float *)(scratch + p.scale_off), d,
-                        (float *)(mem + LINES_AT));
+            gemm_out<N, FMT == INFER_FMT_F8_E4M3>(p, b, gemm_spot_of(g, p, w.tile), rows,
+                                                  FMT == INFER_FMT_BF16 ? NULL : (const float *)(scratch + p.scale_off),
+                                                  d, (float *)(mem + LINES_AT));
         }
     }
     cluster_sync(); /* no block leaves while another may arrive here, or copies come */

@@ -268,7 +268,7 @@ DEV float gemm_finish(const gemm_block &p, const gemm_bases &b, int weight, int 
 /* Sums of both warpgroups to their places. lines: shared memory of both, GEMM_LINES(N) floats each (GEMM_LINE a column:
  * free of conflicts). */
 #define GEMM_COLUMNS(N) ((N) < GEMM_CHUNK ? (N) : GEMM_CHUNK)
-template <int N>
+template <int N, bool E4M3 = false>
 DEV void gemm_out(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, int rows, const float *x_scale,
                   const float d[WG_SUMS(N)], float *lines)
 {
@@ -281,6 +281,14 @@ DEV void gemm_out(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, 
     uchar *out = gemm_pick(b.y, s.weight);
     int left = rows - s.col * N; /* columns that are there */
     int fours = n % 4 == 0 && gemm_fours(y, out), light = fours && !glu && gemm_light(p, b);
+    float by_row[2] = {1, 1};
+    if (E4M3 && p.by_row) { /* of the two rows of weights whose sums a thread has */
+        const int weight = glu ? half : s.weight, row = s.row + (glu ? 0 : 64 * half) + t / 32 * 16 + l / 4;
+        const float *scale = (const float *)(gemm_pick(b.w, weight) + gemm_pick(p.w_off, weight) +
+                                             (int64_t)packed_bytes(INFER_FMT_F8_E4M3, n, p.k));
+        by_row[0] = row < n ? scale[row] : 1.0f;
+        by_row[1] = row + 8 < n ? scale[row + 8] : 1.0f;
+    }
     float bv[4] = {0, 0, 0, 0};
     for (int k = 0; k < 4 && light && has_bias && c < n; k++)
         bv[k] = ld(gemm_pick(b.bias, s.weight) + p.bias[s.weight].off, has_bias, c + k);
@@ -293,7 +301,8 @@ DEV void gemm_out(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, 
             if (q == chunk) {
                 UNROLL
                 for (int i = 0; i < PER; i++)
-                    to[(i / 4 * 8 + i % 2) * GEMM_LINE + i % 4 / 2 * 8] = d[q * PER + i];
+                    to[(i / 4 * 8 + i % 2) * GEMM_LINE + i % 4 / 2 * 8] =
+                        E4M3 ? mul(d[q * PER + i], by_row[i % 4 / 2]) : d[q * PER + i];
             }
         if (light && p.n_epi && c < n) { /* on its way during the wait */
             UNROLL

@@ -36,14 +36,14 @@ DEV uint32_t h2_both(uint32_t v, int i)
 #define H2_SIXTEENTH  0x2C002C00u
 #define H2_LESS_64(n) (0xD400D400u + (n)*0x100010u) /* -64 - n */
 
-/* The four pairs of a word of nibbles, n of each taken off. */
-template <int LESS> DEV void nibble_pairs(uint32_t w, uint32_t v[4])
+/* The four pairs of a word of nibbles, `less` of each taken off. */
+DEV void nibble_pairs(uint32_t w, uint32_t less, uint32_t v[4])
 {
     uint32_t high = w >> 8;
-    v[0] = half2_add(and_or(w, 0x000F000Fu, H2_1024), H2_LESS(LESS));
-    v[2] = half2_fma(and_or(w, 0x00F000F0u, H2_1024), H2_SIXTEENTH, H2_LESS_64(LESS));
-    v[1] = half2_add(and_or(high, 0x000F000Fu, H2_1024), H2_LESS(LESS));
-    v[3] = half2_fma(and_or(high, 0x00F000F0u, H2_1024), H2_SIXTEENTH, H2_LESS_64(LESS));
+    v[0] = half2_add(and_or(w, 0x000F000Fu, H2_1024), H2_LESS(less));
+    v[2] = half2_fma(and_or(w, 0x00F000F0u, H2_1024), H2_SIXTEENTH, H2_LESS_64(less));
+    v[1] = half2_add(and_or(high, 0x000F000Fu, H2_1024), H2_LESS(less));
+    v[3] = half2_fma(and_or(high, 0x00F000F0u, H2_1024), H2_SIXTEENTH, H2_LESS_64(less));
 }
 
 /* Pairs 0 to 3 of row g + 8 h to their places in the fragments of 16 of K: a of the block's first. */
@@ -58,6 +58,7 @@ DEV void put_pairs(uint32_t (*a)[4], int h, const uint32_t v[4])
 
 struct gemm_q8_0 {
     static const int STEP = 1088, PER = 4;
+    static const bool E4M3 = false;
     DEV void frags(const uchar *panel, int q, int l, uint32_t a[4][4])
     {
         const uchar *s = panel + q * STEP;
@@ -79,6 +80,7 @@ struct gemm_q8_0 {
 
 template <int MINIMA> struct gemm_q4 {
     static const int STEP = MINIMA ? 640 : 576, PER = 4;
+    static const bool E4M3 = false;
     DEV void frags(const uchar *panel, int q, int l, uint32_t a[4][4])
     {
         const uchar *s = panel + q * STEP;
@@ -88,7 +90,7 @@ template <int MINIMA> struct gemm_q4 {
         for (int i = 0; i < 4; i++) { /* block i / 2, row g + i % 2 * 8 */
             uint32_t scale = h2_both(i / 2 ? d.y : d.x, i % 2), v[4];
             uint32_t least = h2_both(i / 2 ? m.y : m.x, i % 2);
-            nibble_pairs<MINIMA ? 0 : 8>(w[i], v);
+            nibble_pairs(w[i], MINIMA ? 0 : 8, v);
             for (int k = 0; k < 4; k++)
                 v[k] = MINIMA ? half2_fma(v[k], scale, least) : half2_mul(v[k], scale);
             put_pairs(a + i / 2 * 2, i % 2, v);
@@ -100,6 +102,7 @@ typedef gemm_q4<1> gemm_q4_1;
 
 struct gemm_q4_k {
     static const int STEP = 2368, PER = 1;
+    static const bool E4M3 = false;
     DEV void frags(const uchar *panel, int q, int l, uint32_t a[4][4])
     {
         uint4 c = ld_16(panel + q * 512 + l * 16);
@@ -111,7 +114,7 @@ struct gemm_q4_k {
                 uint32_t v[4], both = bytes_of(h ? sm.y : sm.x, 0x64646464u, b ? 0x4342u : 0x4140u);
                 both = half2_mul(half2_add(both, H2_LESS(0)), d);
                 uint32_t scale = h2_both(both, 0), least = h2_both(both, 1);
-                nibble_pairs<0>(w[2 * b + h], v);
+                nibble_pairs(w[2 * b + h], 0, v);
                 for (int k = 0; k < 4; k++)
                     v[k] = half2_fma(v[k], scale, least);
                 put_pairs(a + 2 * b, h, v);
@@ -120,8 +123,30 @@ struct gemm_q4_k {
     }
 };
 
+struct gemm_u4 {
+    static const int STEP = 2128, PER = 1;
+    static const bool E4M3 = false;
+    DEV void frags(const uchar *panel, int q, int l, uint32_t a[4][4])
+    {
+        uint4 c = ld_16(panel + q * 512 + l * 16);
+        uint32_t d = ld_u32(panel + 2048 + l / 4 * 8 + q / 2 * 4), zeros = panel[2112 + l / 4 * 2 + q / 2];
+        const uint32_t w[4] = {c.x, c.y, c.z, c.w};
+        for (int h = 0; h < 2; h++) {
+            uint32_t scale = h2_both(d, h), zero = zeros >> 4 * h & 15u;
+            for (int b = 0; b < 2; b++) {
+                uint32_t v[4];
+                nibble_pairs(w[2 * b + h], zero, v); /* exact, so that a weight is rounded once */
+                for (int k = 0; k < 4; k++)
+                    v[k] = half2_mul(v[k], scale);
+                put_pairs(a + 2 * b, h, v);
+            }
+        }
+    }
+};
+
 struct gemm_q6_k {
     static const int STEP = 3360, PER = 1;
+    static const bool E4M3 = false;
     DEV void frags(const uchar *panel, int q, int l, uint32_t a[4][4])
     {
         uint4 c = ld_16(panel + q * 512 + l * 16);
@@ -151,6 +176,7 @@ struct gemm_q6_k {
  * fragment; x is put in that order. */
 struct gemm_e4m3w {
     static const int STEP = 2048, PER = 2;
+    static const bool E4M3 = true;
     DEV void frags(const uchar *panel, int q, int l, uint32_t a[4][4])
     {
         for (int h = 0; h < 2; h++) {
@@ -273,8 +299,8 @@ DEV void gemm_quant(const gemm_bases &b, uchar *scratch, const uchar *counts, co
             if (w.k1 - w.k0 < g.steps &&
                 !gemm_join<N>(g, w, d, (uint32_t *)(scratch + p.count_off), (float *)(scratch + p.part_off), seen))
                 continue;
-            gemm_out<N>(p, b, gemm_spot_of(g, p, w.tile), rows, (const float *)(scratch + p.scale_off), d,
-                        (float *)(mem + LINES_AT));
+            gemm_out<N, F::E4M3>(p, b, gemm_spot_of(g, p, w.tile), rows, (const float *)(scratch + p.scale_off), d,
+                                 (float *)(mem + LINES_AT));
         }
     }
     cluster_sync();

@@ -5,4 +5,5 @@
 #if defined(WGMMA)
 GEMM_QUANT_ALL(q4_k)
 GEMM_QUANT_ALL(q6_k)
+GEMM_QUANT_ALL(u4)
 #endif

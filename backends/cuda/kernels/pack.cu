@@ -166,6 +166,62 @@ struct as_q4_k {
     }
 };
 
+/* Scales and zero points come by themselves. */
+struct as_u4 {
+    static const infer_format ID = INFER_FMT_U4;
+    DEV void step(uchar *to, const uchar *rows, const packed_job &j, int panel, int step, int lane)
+    {
+        int g = lane / 4, t = lane % 4;
+        for (int s = 0; s < 4; s++) {
+            uint32_t w[4];
+            for (int i = 0; i < 4; i++) { /* block i / 2, row g + i % 2 * 8 */
+                const uchar *row = row_at(rows, j, panel, g + i % 2 * 8);
+                int64_t from = 128 * (int64_t)step + 32 * s + 16 * (i / 2) + t;
+                uint32_t p[4];
+                for (int k = 0; k < 4; k++) { /* a pair is a byte */
+                    uint32_t b = row && from + 4 * k < j.row_bytes ? row[from + 4 * k] : 0u;
+                    p[k] = (b & 15u) | b >> 4 << 8;
+                }
+                w[i] = nibbles(p[0], p[1], p[2], p[3]);
+            }
+            st_16(to + 512 * s + 16 * lane, w[0], w[1], w[2], w[3]);
+        }
+    }
+};
+
+/* Entry of row r, group j of a step: its number among the source's, -1: there is none. */
+DEV int64_t group_at(const packed_job &j, int panel, int step, int r, int group)
+{
+    int64_t row = (int64_t)panel * PACKED_ROWS + r, at = 2 * (int64_t)step + group;
+    return row < j.rows && at < j.row_bytes ? row * j.row_bytes + at : -1;
+}
+
+struct as_u4_scales {
+    static const infer_format ID = INFER_FMT_U4;
+    DEV void step(uchar *to, const uchar *scales, const packed_job &j, int panel, int step, int lane)
+    {
+        int64_t i = group_at(j, panel, step, lane / 4 + lane % 2 * 8, lane % 4 / 2);
+        put_u16(to + 2048 + 2 * lane, i >= 0 ? pair(scales + 2 * i) : 0u);
+        if (lane < 16 && j.zero >= 0)
+            to[2112 + lane] = (uchar)(j.zero * 17);
+    }
+};
+
+struct as_u4_zeros {
+    static const infer_format ID = INFER_FMT_U4;
+    DEV void step(uchar *to, const uchar *zeros, const packed_job &j, int panel, int step, int lane)
+    {
+        uint32_t both = 0;
+        if (lane >= 16)
+            return;
+        for (int h = 0; h < 2; h++) {
+            int64_t i = group_at(j, panel, step, lane / 2 + 8 * h, lane % 2);
+            both |= i >= 0 ? (uint32_t)(zeros[i / 2] >> i % 2 * 4 & 15) << 4 * h : 0u;
+        }
+        to[2112 + lane] = (uchar)both;
+    }
+};
+
 struct as_q6_k {
     static const infer_format ID = INFER_FMT_Q6_K;
     DEV void step(uchar *to, const uchar *rows, const packed_job &j, int panel, int step, int lane)
@@ -223,3 +279,6 @@ PACK(q4_0)
 PACK(q4_1)
 PACK(q4_k)
 PACK(q6_k)
+PACK(u4)
+PACK(u4_scales)
+PACK(u4_zeros)

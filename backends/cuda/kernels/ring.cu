@@ -115,8 +115,9 @@ template <int FMT> DEV void copier(const ring_block &b, const ring_args &a, cons
 
 /* Puts sums to their places: every RING_ENDS-th unit. A lane has a row of x and a column, in two turns where there are
  * more than two rows. */
-DEV void ender(const ring_block &b, const ring_args &a, const lp_ring &p, int me)
+template <int FMT> DEV void ender(const ring_block &b, const ring_args &a, const lp_ring &p, int me)
 {
+    typedef ring_of<FMT> F;
     const int lane = (int)threadIdx.x % 32, rows = rows_of(a.counts, p.rows);
     int turn = 0, count = 0;
     grid_wait();
@@ -130,6 +131,11 @@ DEV void ender(const ring_block &b, const ring_args &a, const lp_ring &p, int me
                 const float *from = b.sums + slot * (RING_WAVES * 16) * b.held + lane;
                 const int col = panel * PACKED_ROWS + lane % 16;
                 const bool column = col < p.n[i];
+                float by_row = 1;
+                if (FMT == INFER_FMT_F8_E4M3 && p.by_row && column) {
+                    const uchar *w = third(i, a.w[0], a.w[1], a.w[2]) + third(i, p.w_off[0], p.w_off[1], p.w_off[2]);
+                    by_row = ((const float *)(w + (int64_t)panels_of(p.n[i]) * b.steps * F::BYTES))[col];
+                }
                 for (int k = 0; k < b.held; k += 2) {
                     const int r = r0 + k + lane / 16;
                     const bool there = column && k + lane / 16 < b.held && r < rows;
@@ -151,6 +157,7 @@ DEV void ender(const ring_block &b, const ring_args &a, const lp_ring &p, int me
                     UNROLL
                     for (int w = 0; w < RING_WAVES; w++)
                         v += from[w * 16 * b.held + 16 * k];
+                    v = FMT == INFER_FMT_F8_E4M3 ? mul(v, by_row) : v;
                     if (p.kind == RING_GLU && h == 0) {
                         gate0 = k ? gate0 : v;
                         gate1 = k ? v : gate1;
@@ -300,7 +307,7 @@ template <int FMT> DEV void ring(const ring_args &a, const lp_ring &p, int third
     if (wave < RING_WAVES)
         adder<FMT>(b, a, p);
     else if (wave < RING_WAVES + RING_ENDS)
-        ender(b, a, p, wave - RING_WAVES);
+        ender<FMT>(b, a, p, wave - RING_WAVES);
     else if (lane == 0)
         copier<FMT>(b, a, p);
 }
@@ -323,6 +330,7 @@ RING(q4_0, Q4_0)
 RING(q4_1, Q4_1)
 RING(q4_k, Q4_K)
 RING(q6_k, Q6_K)
+RING(u4, U4)
 RING_KERNEL(ring_q4_k_q6_k, (int)blockIdx.x < p.split ? ring<INFER_FMT_Q4_K>(a, p) : ring<INFER_FMT_Q6_K>(a, p, 1))
 
 #endif

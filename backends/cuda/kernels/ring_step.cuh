@@ -232,6 +232,44 @@ DEV void step_q4_k(const uchar *w, const x_place &x, int b, float d[4])
     }
 }
 
+/* 256 elements: sums of 128 are below 2^26, a group's scale is for the code less its zero point. */
+DEV void step_u4(const uchar *w, const x_place &x, int b, float d[4])
+{
+    const int l = (int)threadIdx.x % 32, g = l / 4;
+    const uint2 s = ld_8(w + 2048 + 8 * g);
+    const uint32_t zeros = ld_u16(w + 2112 + 2 * g);
+    float y[2] = {0, 0}, least[2] = {0, 0};
+    UNROLL
+    for (int i = 0; i < 2; i++) {
+        int e[4] = {0, 0, 0, 0};
+        UNROLL
+        for (int j = 0; j < 2; j++) {
+            const uint4 c = ld_16(w + 512 * (2 * i + j) + 16 * l), xv = x_at(x, RING_X(b + 4 * i + 2 * j));
+            UNROLL
+            for (int k = 0; k < 2; k++) {
+                const uint32_t rg = k ? c.z : c.x, rh = k ? c.w : c.y;
+                int p[4];
+                block_sums(p, rg & LOW_NIBBLES, rh & LOW_NIBBLES, rg >> 4 & LOW_NIBBLES, rh >> 4 & LOW_NIBBLES,
+                           k ? xv.z : xv.x, k ? xv.w : xv.y);
+                e[0] += p[0], e[1] += p[1], e[2] += p[2], e[3] += p[3];
+            }
+        }
+        float v[2], sum = 0;
+        if (l % 2 == 0) { /* once */
+            const uint4 four = ld_16(x.sum + 4 * (b + 4 * i));
+            sum = float_of(four.x) + float_of(four.y) + (float_of(four.z) + float_of(four.w));
+        }
+        two_floats(i ? s.y : s.x, INFER_FMT_F16, v);
+        y[0] = fmaf(both_bytes(e), v[0], y[0]);
+        y[1] = fmaf(both_bytes(e + 2), v[1], y[1]);
+        least[0] = fmaf(-(float)(zeros >> 8 * i & 15u) * v[0], sum, least[0]);
+        least[1] = fmaf(-(float)(zeros >> (8 * i + 4) & 15u) * v[1], sum, least[1]);
+    }
+    const float by = x.scale[b / 8];
+    d[0] = fmaf(y[0], by, d[0] + least[0]);
+    d[2] = fmaf(y[1], by, d[2] + least[1]);
+}
+
 /* 256 elements, a half of them each call (part); codes are there fourfold (RING_CODE_UNIT), sums by scales below 2^30.
  */
 DEV void step_q6_k(const uchar *w, const x_place &x, int b, int part, float d[4])
@@ -277,6 +315,8 @@ template <int FMT> DEV void step(const uchar *w, const x_place &x, int b, int pa
         step_q4_k(w, x, b, d);
     else if (FMT == INFER_FMT_Q6_K)
         step_q6_k(w, x, b, part, d);
+    else if (FMT == INFER_FMT_U4)
+        step_u4(w, x, b, d);
     else
         step_blocks<FMT>(w, x, b, d);
 }

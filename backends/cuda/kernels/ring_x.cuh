@@ -160,7 +160,7 @@ template <int FMT> DEV void x_bytes(uchar *to, int blocks, const float v[8], int
         for (int i = 0; i < 8; i++)
             q[i] = bits_of(v[i]) == infinity ? X_MOST : bits_of(v[i]) == (infinity | 0x80000000u) ? -X_MOST : 0;
     }
-    if (FMT == INFER_FMT_Q4_K || FMT == INFER_FMT_Q4_1) {
+    if (FMT == INFER_FMT_Q4_K || FMT == INFER_FMT_Q4_1 || FMT == INFER_FMT_U4) {
         UNROLL
         for (int i = 0; i < 8; i++)
             sum += (float)(int)q[i];
@@ -177,7 +177,7 @@ template <int FMT> DEV void x_bytes(uchar *to, int blocks, const float v[8], int
         sum *= 0.015625f;
         pair[0] = float_to_half(sum);
         pair[8] = float_to_half(sum - half_to_float(pair[0]));
-    } else if (t == 0 && FMT == INFER_FMT_Q4_1) {
+    } else if (t == 0 && (FMT == INFER_FMT_Q4_1 || FMT == INFER_FMT_U4)) {
         ((float *)sums)[b] = sum * scale;
     }
     if (threadIdx.x % 32 == 0)

@@ -38,8 +38,8 @@ static int takes(const infer_device *dev, const infer_weight_desc *d, int64_t k)
     infer_format f = d->quant.format;
     int reads = d->use == INFER_OP_MATMUL || d->use == INFER_OP_QKV || d->use == INFER_OP_GATED_MLP ||
                 d->use == INFER_OP_MOE_MATMUL;
-    return dev->tune->mv_lanes > 1 && dev->planes && reads && d->rank >= 2 && f < INFER_FMT_COUNT &&
-           parts_of[f].part[0].bytes && launch_format_bytes(f, (uint64_t)k) % EIGHT == 0;
+    return dev->tune->mv_lanes > 1 && dev->planes && reads && !d->quant.scale_format && d->rank >= 2 &&
+           f < INFER_FMT_COUNT && parts_of[f].part[0].bytes && launch_format_bytes(f, (uint64_t)k) % EIGHT == 0;
 }
 
 infer_status ocl_weight_plan(infer_device *dev, const infer_weight_desc *d, infer_weight_plan *out)
