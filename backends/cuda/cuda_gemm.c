@@ -12,6 +12,7 @@
 enum {
     /* Rows; more come here, where results may depend on the batch. A ring has no room for three long rows of x. */
     FEW = 2,
+    READ_BOUND = 64, /* up to so many, reading the weights takes longer than products of 16 bits */
     CLUSTER = 2,
     X_THREADS = 256,
     X_PIECES = 64,
@@ -44,13 +45,25 @@ typedef struct gemm_row {
                          GEMM_QUANT_SHARED(128, panel)}},
 static const gemm_row kernels_of[ROWS] = {CUDA_GEMM_FORMATS(ROW) CUDA_GEMM_QUANT_FORMATS(QUANT)};
 
-/* The row for a weight of an op: x in E4M3 only where the op says so. */
-static uint32_t row_of(const infer_op_desc *op, infer_format f)
+static infer_format act_format_of(const infer_op_desc *op)
 {
-    infer_attrs_matmul attrs = {.act_format = INFER_FMT_NONE};
-    if (op->op == INFER_OP_MATMUL)
-        launch_attrs(op, &attrs, sizeof attrs);
-    return f == INFER_FMT_F8_E4M3 && attrs.act_format != INFER_FMT_F8_E4M3 ? (uint32_t)INFER_FMT_F8_WIDE : f;
+    infer_attrs_matmul product;
+    infer_attrs_act gated;
+    launch_attrs(op, &product, sizeof product);
+    launch_attrs(op, &gated, sizeof gated);
+    return op->op == INFER_OP_MATMUL || op->op == INFER_OP_QKV ? product.act_format
+           : op->op == INFER_OP_GATED_MLP                      ? gated.act_format
+                                                               : INFER_FMT_NONE;
+}
+
+/* The row for a weight of an op: x in E4M3 only where the op says so and rows are so many that arithmetic bounds them
+ * (or none may show how many there are). */
+static uint32_t row_of(const infer_device *dev, const infer_op_desc *op, infer_format f, int64_t rows)
+{
+    if (f != INFER_FMT_F8_E4M3)
+        return f;
+    const int narrow = act_format_of(op) == INFER_FMT_F8_E4M3 && (rows > READ_BOUND || dev->deterministic);
+    return narrow ? f : (uint32_t)INFER_FMT_F8_WIDE;
 }
 
 /* The tile for so many rows, by number: 16 << number. Of the two large ones the smaller where it leaves less empty. */
@@ -119,7 +132,7 @@ uint64_t cuda_gemm_scratch(const infer_device *dev, const infer_op_desc *op, uin
     int64_t rows = launch_tensor_desc(op, 0)->shape[0];
     if (!cuda_gemm_takes(dev, op, weight, rows))
         return 0;
-    uint32_t f = row_of(op, w->format); /* the largest tile of any number of rows up to these */
+    uint32_t f = row_of(dev, op, w->format, rows); /* the largest tile of any number of rows up to these */
     uint32_t tile = kernels_of[f].tile[4] && rows > 128 ? 4 : tile_of(f, rows);
     return places_of(dev, f, w->shape[1], rows, tile, 0).end;
 }
@@ -127,7 +140,7 @@ uint64_t cuda_gemm_scratch(const infer_device *dev, const infer_op_desc *op, uin
 static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const int which[11], const lp_tensor *x,
                          int x_operand, uint64_t at)
 {
-    const uint32_t f = row_of(c->op, w);
+    const uint32_t f = row_of(c->dev, c->op, w, p->rows.cap);
     const gemm_row *row = &kernels_of[f];
     const int64_t edge = (p->kind == LP_MMS_GLU ? 64 : 128) * CLUSTER;
     uint32_t grid = grid_of(c->dev), rows = (uint32_t)p->rows.cap, tm = 0;

@@ -35,6 +35,18 @@ static int accepts(const infer_graph *g, const infer_graph_target *t, infer_gnod
     return 1;
 }
 
+/* Whether a fused op says what a MATMUL's attributes say: no scale, and that x may lose nothing is not among it. */
+static int joinable(const infer_gnode *n)
+{
+    const infer_attrs_matmul *a = &n->attrs.matmul;
+    return !n->attrs_size || ((a->scale == 0 || a->scale == 1) && a->act_format != INFER_FMT_F32);
+}
+
+static infer_format act_format_of(const infer_gnode *n)
+{
+    return n->attrs_size ? n->attrs.matmul.act_format : INFER_FMT_NONE;
+}
+
 /* The MATMUL, without bias, scale or steps after it, that makes v for node `user` alone; NULL: something else does. */
 static infer_gnode *plain_product(infer_graph *g, const fuse_maps *m, infer_val v, const infer_gnode *user)
 {
@@ -42,20 +54,16 @@ static infer_gnode *plain_product(infer_graph *g, const fuse_maps *m, infer_val 
     if (v < 0 || v != root || g->vals[v].kind != INFER_VAL_ACT || g->vals[v].keep || m->uses[v] != 1 || m->maker[v] < 0)
         return NULL;
     infer_gnode *n = &g->nodes[m->maker[v]];
-    const infer_attrs_matmul *a = &n->attrs.matmul;
     int plain = n->op == INFER_OP_MATMUL && !n->removed && n->dev == user->dev && n->program == user->program &&
                 !n->n_epilogue && (n->n_in < 3 || n->in[2] < 0);
-    return plain && (!n->attrs_size || ((a->scale == 0 || a->scale == 1) && a->act_format == INFER_FMT_NONE)) ? n
-                                                                                                              : NULL;
+    return plain && joinable(n) ? n : NULL;
 }
 
 /* MATMUL and MATMUL of one value -> GLU -> MATMUL: one op, which reads that value once. */
 static int fuse_gated_mlp(infer_graph *g, const infer_graph_target *t, int32_t i, fuse_maps *m)
 {
     infer_gnode *down = &g->nodes[i];
-    const infer_attrs_matmul *a = &down->attrs.matmul;
-    if (down->op != INFER_OP_MATMUL || down->n_epilogue || (down->n_in > 2 && down->in[2] >= 0) ||
-        (down->attrs_size && ((a->scale != 0 && a->scale != 1) || a->act_format != INFER_FMT_NONE)))
+    if (down->op != INFER_OP_MATMUL || down->n_epilogue || (down->n_in > 2 && down->in[2] >= 0) || !joinable(down))
         return 0;
     infer_val h = down->in[0];
     if (h < 0 || h != infer_graph_root(g, h) || m->uses[h] != 1 || m->maker[h] < 0 || g->vals[h].keep)
@@ -64,12 +72,14 @@ static int fuse_gated_mlp(infer_graph *g, const infer_graph_target *t, int32_t i
     if (glu->op != INFER_OP_GLU || glu->removed || glu->dev != down->dev || glu->program != down->program)
         return 0;
     infer_gnode *gate = plain_product(g, m, glu->in[0], down), *up = plain_product(g, m, glu->in[1], down);
-    if (!gate || !up || gate->in[0] != up->in[0])
+    const infer_format act = act_format_of(down);
+    if (!gate || !up || gate->in[0] != up->in[0] || act_format_of(gate) != act || act_format_of(up) != act)
         return 0;
     infer_gnode cand = *down;
     cand.op = INFER_OP_GATED_MLP;
     cand.attrs = glu->attrs;
     cand.attrs_size = glu->attrs_size;
+    cand.attrs.act.act_format = act;
     cand.in[0] = gate->in[0];
     cand.in[1] = gate->in[1];
     cand.in[2] = up->in[1];
@@ -86,9 +96,7 @@ static int fuse_gated_mlp(infer_graph *g, const infer_graph_target *t, int32_t i
 
 static int plain_matmul(const infer_gnode *n)
 {
-    const infer_attrs_matmul *a = &n->attrs.matmul;
-    return n->op == INFER_OP_MATMUL && !n->removed && !n->n_epilogue && n->n_in <= 3 &&
-           (!n->attrs_size || ((a->scale == 0 || a->scale == 1) && a->act_format == INFER_FMT_NONE));
+    return n->op == INFER_OP_MATMUL && !n->removed && !n->n_epilogue && n->n_in <= 3 && joinable(n);
 }
 
 /* Three MATMULs of one value, not far apart -> one op in the first one's place. */
@@ -102,14 +110,14 @@ static int fuse_qkv(infer_graph *g, const infer_graph_target *t, int32_t i, fuse
     for (uint32_t j = (uint32_t)i + 1; j < g->n_nodes && j < (uint32_t)i + LOOK && n < 3; j++) {
         infer_gnode *next = &g->nodes[j];
         if (plain_matmul(next) && next->in[0] == of[0]->in[0] && next->dev == of[0]->dev &&
-            next->program == of[0]->program)
+            next->program == of[0]->program && act_format_of(next) == act_format_of(of[0]))
             of[n++] = next;
     }
     if (n < 3)
         return 0;
     infer_gnode cand = *of[0];
     cand.op = INFER_OP_QKV;
-    cand.attrs_size = 0;
+    cand.attrs_size = act_format_of(of[0]) ? cand.attrs_size : 0;
     cand.n_in = 7;
     cand.n_out = 3;
     for (int k = 0; k < 3; k++) {

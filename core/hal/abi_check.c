@@ -51,7 +51,7 @@ SIZE(infer_attrs_act, 16);
 FIELD(infer_attrs_act, struct_size, 0);
 FIELD(infer_attrs_act, act, 4);
 FIELD(infer_attrs_act, limit, 8);
-FIELD(infer_attrs_act, reserved, 12);
+FIELD(infer_attrs_act, act_format, 12);
 
 SIZE(infer_attrs_norm, 16);
 FIELD(infer_attrs_norm, struct_size, 0);

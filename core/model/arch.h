@@ -96,6 +96,7 @@ typedef struct infer_decoder_options {
     infer_format k_format, v_format;
     const uint32_t *kv_layout; /* of each layer's planes; NULL: canonical */
     uint32_t n_top;            /* log-probabilities a row, 0: none */
+    infer_format act_format;   /* what x may become inside products of weights that are recoded; NONE: as usual */
 } infer_decoder_options;
 
 /* The values that the engine reads back. */

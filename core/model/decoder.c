@@ -105,12 +105,20 @@ static infer_val rms_norm(builder *b, infer_val x, infer_val w, const char *name
     return infer_graph_out(b->g, &d, rows_from, rows_mul, name);
 }
 
+static infer_attrs_matmul product_attrs(const builder *b, infer_val w)
+{
+    const infer_attrs_matmul a = {.struct_size = sizeof a,
+                                  .act_format =
+                                      b->w->p[b->g->vals[w].ref].recodes ? b->opt->act_format : INFER_FMT_NONE};
+    return a;
+}
+
 static infer_val matmul(builder *b, infer_val x, infer_val w, infer_val bias, const char *name)
 {
-    infer_attrs_matmul a = {.struct_size = sizeof a};
     infer_val in[] = {x, w, bias};
     if (x < 0 || w < 0)
         return -1;
+    const infer_attrs_matmul a = product_attrs(b, w);
     infer_tensor_desc d = f32_2(b->g->vals[x].desc.shape[0], b->g->vals[w].desc.shape[0]);
     uint32_t rows_from = b->g->vals[x].rows_from;
     infer_graph_node(b->g, INFER_OP_MATMUL, b->layer, in, 3, &a, sizeof a);
@@ -221,11 +229,11 @@ static infer_val dense_mlp(builder *b, infer_val h)
 
 static infer_val expert_matmul(builder *b, infer_val x, const char *field, infer_val ids, const char *name)
 {
-    infer_attrs_matmul a = {.struct_size = sizeof a};
     infer_val w = weight(b, field, 1);
     infer_val in[] = {x, w, ids};
     if (x < 0 || w < 0 || ids < 0)
         return -1;
+    const infer_attrs_matmul a = product_attrs(b, w);
     infer_tensor_desc d = f32_3(b->opt->step.max_tokens, b->hp->n_experts_used, b->g->vals[w].desc.shape[1]);
     infer_graph_node(b->g, INFER_OP_MOE_MATMUL, b->layer, in, 3, &a, sizeof a);
     return infer_graph_out(b->g, &d, T, 1, name);

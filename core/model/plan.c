@@ -262,6 +262,7 @@ static infer_status build(infer_plan *p, infer_error *err)
     p->dec.n_blocks = p->n_blocks;
     p->dec.kv_layout = p->kv_layout;
     p->dec.n_top = 20;
+    p->dec.act_format = p->recode.format == INFER_FMT_F8_E4M3 ? INFER_FMT_F8_E4M3 : INFER_FMT_NONE;
     infer_graph_free(&p->graph);
     return infer_decoder_build(&p->file->hp, &p->file->weights, &p->dec, &p->graph, &p->out, err);
 }

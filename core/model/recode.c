@@ -5,6 +5,7 @@
  * a row's scale is its largest magnitude / 448, the largest that the format has. int4: of 128 elements along a row,
  * scale = (max - min) / 15 with 0 among them, rounded to f16, zero = round(-min / scale), code = round(w / scale +
  * zero) within 0..15. int8 is Q8_0 of the GGUF specification. Nothing is calibrated: rounding is to nearest.
+ * With fp8, products by these weights may take x in E4M3 with a scale a row, where a device is quicker for it.
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"

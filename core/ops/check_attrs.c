@@ -72,13 +72,9 @@ INFER_CHECK(norm)
     return INFER_OK;
 }
 
-INFER_CHECK(matmul)
+static infer_status act_format_ok(const infer_op_desc *op, infer_format f, infer_error *err)
 {
-    infer_attrs_matmul a;
-    infer_op_attrs(op, &a, sizeof a);
-    if (!isfinite(a.scale))
-        return wrong(op, err, "scale is not finite");
-    switch (a.act_format) {
+    switch (f) {
     case INFER_FMT_NONE:
     case INFER_FMT_F32:
     case INFER_FMT_F16:
@@ -88,9 +84,36 @@ INFER_CHECK(matmul)
     case INFER_FMT_Q8_0:
         return INFER_OK;
     default:
-        return infer_error_set(err, INFER_E_UNSUPPORTED, "%s: activations as format %u", infer_op_get(op->op)->name,
-                               a.act_format);
+        return infer_error_set(err, INFER_E_UNSUPPORTED, "%s: activations as format %u", infer_op_get(op->op)->name, f);
     }
+}
+
+INFER_CHECK(matmul)
+{
+    infer_attrs_matmul a;
+    infer_op_attrs(op, &a, sizeof a);
+    if (!isfinite(a.scale))
+        return wrong(op, err, "scale is not finite");
+    return act_format_ok(op, a.act_format, err);
+}
+
+INFER_CHECK(qkv)
+{
+    infer_attrs_matmul a;
+    infer_op_attrs(op, &a, sizeof a);
+    if ((a.scale != 0 && a.scale != 1) || a.act_format == INFER_FMT_F32)
+        return wrong(op, err, "scale must be 0 or 1, and act_format not f32");
+    return act_format_ok(op, a.act_format, err);
+}
+
+INFER_CHECK(gated_mlp)
+{
+    infer_attrs_act a;
+    infer_op_attrs(op, &a, sizeof a);
+    INFER_TRY(infer_check_act(op, err));
+    if (a.act_format == INFER_FMT_F32)
+        return wrong(op, err, "act_format must not be f32");
+    return act_format_ok(op, a.act_format, err);
 }
 
 INFER_CHECK(route)

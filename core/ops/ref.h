@@ -130,6 +130,8 @@ INFER_CHECK(scale);
 INFER_CHECK(act);
 INFER_CHECK(norm);
 INFER_CHECK(matmul);
+INFER_CHECK(qkv);
+INFER_CHECK(gated_mlp);
 INFER_CHECK(route);
 INFER_CHECK(rope);
 INFER_CHECK(kv_write);

@@ -47,9 +47,9 @@ static const infer_op_info table[INFER_OP_COUNT] = {
          infer_check_matmul, infer_ref_moe_matmul),
     ROWS(MOE_COMBINE, "moe_combine", "x[nkD]:f w[nk]:f -> y[nD]:f", 2, 2, 0, NULL, infer_ref_moe_combine),
     ROWS(GATED_MLP, "gated_mlp", "x[nK]:f Wg[FK]:w Wu[FK]:w Wd[DF]:w -> y[nD]:f", 4, 4, sizeof(infer_attrs_act),
-         infer_check_act, infer_ref_gated_mlp),
+         infer_check_gated_mlp, infer_ref_gated_mlp),
     ROW(QKV, "qkv", "x[nK]:f Wq[AK]:w Wk[BK]:w Wv[CK]:w bq[A]:f? bk[B]:f? bv[C]:f? -> q[nA]:f k[nB]:f v[nC]:f", 4, 7, 3,
-        3, 0, 0, 0, 0, 0, NULL, infer_ref_qkv),
+        3, 0, 0, 0, 0, sizeof(infer_attrs_matmul), infer_check_qkv, infer_ref_qkv),
 
     ROWS(ROPE, "rope", "x[nhd]:f pos[nP]:i inv_freq[r]:f -> y[nhd]:f", 3, 3, sizeof(infer_attrs_rope), infer_check_rope,
          infer_ref_rope),

@@ -12,22 +12,23 @@
 #include "e2e/rig.h"
 
 /* More than attention rotates by itself, also where the engine meets one of two prompts alone. */
-enum { N_PROMPT = LP_FEW_ROPE_ROWS + 1 };
+enum { N_PROMPT = LP_FEW_ROPE_ROWS + 1, MOST_PROMPT = 66 };
+static uint32_t n_prompt = N_PROMPT; /* of rows_of; one of MOST_PROMPT is more rows than reading bounds */
 static char driver[600];
 static unsigned (*runs_of)(const char *begin);
 
 typedef struct seen {
     uint64_t next;
     uint32_t width;
-    float *rows; /* [N_PROMPT][width] */
+    float *rows; /* [n_prompt][width] */
 } seen;
 
 static void on_row(void *user, uint64_t pos, const float *row, uint32_t width)
 {
     seen *s = user;
-    assert_true(pos < N_PROMPT);
+    assert_true(pos < n_prompt);
     if (!s->rows)
-        s->rows = calloc(N_PROMPT, width * sizeof *row);
+        s->rows = calloc(n_prompt, width * sizeof *row);
     assert_non_null(s->rows);
     memcpy(s->rows + pos * width, row, width * sizeof *row);
     s->width = width;
@@ -37,7 +38,7 @@ static void on_row(void *user, uint64_t pos, const float *row, uint32_t width)
 /* The rows of a prompt of two sequences at once, of one kind each. */
 static void rows_of(const char *model, const char *device, const char *quantization, uint32_t chunk, seen s[2])
 {
-    static int32_t ids[N_PROMPT];
+    static int32_t ids[MOST_PROMPT];
     const char *settings[] = {driver, NULL};
     rig r;
     answer a[2], *list[] = {&a[0], &a[1]};
@@ -46,20 +47,20 @@ static void rows_of(const char *model, const char *device, const char *quantizat
                      .quantization = quantization,
                      .settings = settings,
                      .cache_type = "f16",
-                     .ctx = 64,
+                     .ctx = 96,
                      .parallel = 2,
-                     .logit_rows = 2 * N_PROMPT,
+                     .logit_rows = 2 * MOST_PROMPT,
                      .chunk = chunk,
                      .step_tokens = chunk ? chunk : 0,
                      .validate = 1};
-    for (int i = 0; i < N_PROMPT; i++)
-        ids[i] = 5 + 37 * i % 200;
+    for (uint32_t i = 0; i < n_prompt; i++)
+        ids[i] = 5 + (int32_t)(37 * i % 200);
     rig_open(&r, &o);
     for (uint32_t kind = 0; kind < 2; kind++) {
         s[kind] = (seen){0};
         infer_request q = {.flags = INFER_REQ_PROMPT_ROWS,
                            .prompt = ids,
-                           .n_prompt = N_PROMPT,
+                           .n_prompt = n_prompt,
                            .output = kind ? INFER_OUTPUT_HIDDEN : INFER_OUTPUT_LOGITS,
                            .on_row = on_row,
                            .row_user = &s[kind]};
@@ -67,7 +68,7 @@ static void rows_of(const char *model, const char *device, const char *quantizat
     }
     assert_int_equal(rig_collect(&r, list, 2), INFER_OK);
     for (int kind = 0; kind < 2; kind++) {
-        assert_int_equal(s[kind].next, N_PROMPT);
+        assert_int_equal(s[kind].next, n_prompt);
         answer_free(&a[kind]);
     }
     rig_close(&r);
@@ -78,7 +79,7 @@ static double distance(const seen *a, const seen *b)
 {
     double most = 0, worst = 0;
     assert_int_equal(a->width, b->width);
-    for (size_t i = 0; i < (size_t)N_PROMPT * a->width; i++) {
+    for (size_t i = 0; i < (size_t)n_prompt * a->width; i++) {
         double d = fabs((double)a->rows[i] - (double)b->rows[i]);
         most = fmax(most, fabs((double)b->rows[i]));
         worst = d > worst || isnan(d) ? d : worst;
@@ -168,6 +169,39 @@ static void test_fp8(void **state)
     recoded("qwen2", "fp8", "e4m3", "gemm64_e4m3w");
 }
 
+static unsigned narrow_runs(void)
+{
+    return runs_of("gemm128_e4m3") + runs_of("gemm256_e4m3");
+}
+
+/* So many rows that x goes in as e4m3 too: 2.6 % of a sum's terms. */
+static void test_fp8_prompt(void **state)
+{
+    (void)state;
+    const unsigned narrow = narrow_runs(), wide = runs_of("gemm128_e4m3w");
+    const char *model = rig_made(
+        "--tiny --arch llama --type bf16 --dim 256 --heads 4 --kv-heads 2 --head-dim 64 --ffn 512 --layers 2 --tied 0");
+    seen want[2], got[2];
+    n_prompt = MOST_PROMPT;
+    rows_of(model, "ref0", "fp8", 0, want);
+    rows_of(model, "cuda0", "fp8", 0, got);
+    n_prompt = N_PROMPT;
+    printf("fp8, prompts of %d rows: %u products\n", MOST_PROMPT, narrow_runs() - narrow);
+    assert_int_equal(runs_of("gemm128_e4m3w"), wide);
+    /* two layers: qkv, output, gate and up, down; twice, if one prompt was met alone */
+    assert_true(narrow_runs() - narrow == 8 || narrow_runs() - narrow == 16);
+    for (int kind = 0; kind < 2; kind++) {
+        n_prompt = MOST_PROMPT;
+        double d = distance(&got[kind], &want[kind]);
+        n_prompt = N_PROMPT;
+        printf("fp8    x in e4m3, %s: %.2e\n", kind ? "hidden" : "logits", d);
+        if (!(d < 0.1 && d > 2e-3))
+            fail_msg("%g", d);
+        free(got[kind].rows);
+        free(want[kind].rows);
+    }
+}
+
 static void test_int4(void **state)
 {
     (void)state;
@@ -255,9 +289,9 @@ int main(void)
         return 1;
     }
     memcpy(&runs_of, &f, sizeof runs_of);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bf16),  cmocka_unit_test(test_f16),
-                                       cmocka_unit_test(test_q8_0),  cmocka_unit_test(test_q4_k_m),
-                                       cmocka_unit_test(test_fp8),   cmocka_unit_test(test_int4),
-                                       cmocka_unit_test(test_tokens)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bf16), cmocka_unit_test(test_f16),
+                                       cmocka_unit_test(test_q8_0), cmocka_unit_test(test_q4_k_m),
+                                       cmocka_unit_test(test_fp8),  cmocka_unit_test(test_fp8_prompt),
+                                       cmocka_unit_test(test_int4), cmocka_unit_test(test_tokens)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

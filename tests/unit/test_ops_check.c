@@ -259,6 +259,8 @@ static void test_attributes(void **state)
     ATTR(ACT, 0, v.c.attrs.act.act = 5);
     ATTR(GLU, 0, v.c.attrs.act.limit = -1);
     ATTR(GATED_MLP, 0, v.c.attrs.act.limit = NAN);
+    ATTR(GATED_MLP, 0, v.c.attrs.act.act_format = INFER_FMT_F32);
+    ATTR(GATED_MLP, 0, v.c.attrs.act.act_format = INFER_FMT_I64);
     ATTR(RMS_NORM, 0, v.c.attrs.norm.eps = -1e-6f);
     ATTR(LAYER_NORM, 0, v.c.attrs.norm.eps = NAN);
     ATTR(ADD_RMS_NORM, 0, v.c.attrs.norm.weight_offset = INFINITY);

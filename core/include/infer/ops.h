@@ -108,7 +108,8 @@ typedef uint32_t infer_op_id;
     28u /* x[n][K], Wg[F][K], Wu[F][K], Wd[D][F] -> y[n][D] (infer_attrs_act): MATMUL twice, GLU, MATMUL */
 #define INFER_OP_QKV                                                                                                   \
     29u /* x[n][K], Wq[A][K], Wk[B][K], Wv[C][K], biases [A], [B], [C] or absent ->                                    \
-           q[n][A], k[n][B], v[n][C]: three times MATMUL of one x */
+           q[n][A], k[n][B], v[n][C]: three times MATMUL of one x (infer_attrs_matmul, scale 0 or                      \
+           1, act_format never F32) */
 
 /* Positions, cache and attention. kpool, vpool: one layer's planes of a paged group (infer_attrs_kv) */
 #define INFER_OP_ROPE 32u /* x[n][h][d], pos i32[n][P], inv_freq f32[R/2] -> y[n][h][d] (infer_attrs_rope) */
@@ -184,7 +185,7 @@ typedef struct infer_attrs_act {
     uint32_t struct_size;
     uint32_t act;
     float limit; /* 0: none; else, before the activation, x or gate is at most limit and up within -limit..limit */
-    uint32_t reserved;
+    infer_format act_format; /* GATED_MLP: infer_attrs_matmul's, of all three, never F32; others: NONE */
 } infer_attrs_act;
 
 typedef struct infer_attrs_norm {
