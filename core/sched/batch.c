@@ -18,6 +18,7 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
     if (o->max_step_tokens && o->max_step_tokens < s->max_tokens)
         s->max_tokens = o->max_step_tokens;
     infer_budget_init(&s->budget, o->target_itl_ns, s->max_tokens);
+    infer_spec_init(&s->spec, o->speculative, o->max_draft_tokens, s->max_tokens);
     s->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : s->max_tokens;
     const infer_policy *policy = infer_policy_get(o->policy);
     if (!policy)
@@ -244,9 +245,19 @@ static int wants_row(const infer_req *r, uint64_t t)
     return r->on_row && t < r->n_prompt && t >= r->n_rows_given;
 }
 
-/* Adds `n` rows of a request, for which there is room, to the image. */
-static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n)
+/* The row after another of its request's samples behind a draft: as that one, a position later. */
+static void put_draft_sampling(infer_step_image *im, const infer_req *r, uint32_t row)
 {
+    infer_sample_row *o = &im->sample_rows[row];
+    *o = im->sample_rows[row - 1];
+    if (++o->position - r->n_prompt >= r->min_tokens)
+        o->bias_count = r->sampling.n_bias; /* these are first */
+}
+
+/* Adds `n` rows of a request, and n_drafts more, for which there is room, to the image. */
+static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n, uint32_t n_drafts)
+{
+    n += n_drafts;
     infer_step_image *im = st->im;
     uint32_t n_copy = 0, seq = im->n_seqs++;
     infer_batch_entry *b = &st->batch[st->n_batch++];
@@ -256,7 +267,9 @@ static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n)
                              .admission = r->admission,
                              .rows = n,
                              .first_logit = im->n_logits,
-                             .samples = r->n_computed + n == r->n_tokens && r->n_tokens < r->cap_tokens};
+                             .n_drafts = n_drafts,
+                             .samples = r->n_computed + n - n_drafts == r->n_tokens && r->n_tokens < r->cap_tokens};
+    st->n_drafts += n_drafts;
     r->in[st->number] = b;
     r->step_rows = n;
     if (s->prefix)
@@ -267,19 +280,23 @@ static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         uint64_t t = r->n_computed + i;
         uint32_t row = im->n_tokens++;
-        im->ids[row] = r->tokens[t];
-        if (t >= r->n_made) { /* the step under way is making it */
+        const int is_draft = t >= r->n_tokens;
+        im->ids[row] =
+            is_draft ? infer_draft_token(&r->spec->draft, r->tokens, (uint32_t)(t - r->n_tokens)) : r->tokens[t];
+        if (t >= r->n_made && !is_draft) { /* the step under way is making it */
             const infer_batch_entry *before = r->in[1 - st->number];
             st->x.late[st->x.n_late++] = (infer_late_id){row, before->first_logit + before->n_logits - 1};
         }
         im->pos[row] = (int32_t)t;
         im->slots[row] = infer_kv_seq_slot(s->pool, &r->seq, t);
         im->adapter_row[row] = (int32_t)r->adapter - 1;
-        int sampled = i + 1 == n && b->samples, wanted = wants_row(r, t);
+        int sampled = i + n_drafts + 1 >= n && b->samples, wanted = wants_row(r, t);
         st->x.want_logits |= wanted && r->output == INFER_OUTPUT_LOGITS;
         st->x.want_hidden |= wanted && r->output != INFER_OUTPUT_LOGITS;
         if (sampled || wanted) {
-            if (sampled) {
+            if (is_draft) {
+                put_draft_sampling(im, r, im->n_logits);
+            } else if (sampled) {
                 put_sampling(s, st, r, im->n_logits);
                 st->x.want_sample = 1;
             } else {
@@ -450,7 +467,7 @@ static int admit(infer_sched *s, infer_step *st, infer_req *r, uint64_t now)
     }
     if (r->counts)
         infer_req_count(r, s->n_vocab);
-    put_rows(s, st, r, n);
+    put_rows(s, st, r, n, 0);
     return 1;
 }
 
@@ -489,7 +506,7 @@ static void put_running(infer_sched *s, infer_step *st, int decode)
             continue;
         uint32_t rows = chunk_of(s, st, r);
         if (rows && (rows = make_room(s, st, r, rows)))
-            put_rows(s, st, r, rows);
+            put_rows(s, st, r, rows, decode ? infer_spec_drafts(s, st, r) : 0);
     }
 }
 
@@ -511,13 +528,14 @@ uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now)
     infer_step_image *im = st->im;
     im->n_tokens = im->n_seqs = im->n_logits = im->n_bias = 0;
     im->q_start[0] = 0;
-    st->n_batch = 0;
+    st->n_batch = st->n_drafts = 0;
     st->x.n_late = st->x.n_copies = st->x.n_inits = st->x.n_outs = st->x.n_ins = 0;
     st->x.want_sample = st->x.want_top = st->x.want_logits = st->x.want_hidden = 0;
     const uint64_t preempted = s->preemptions;
     for (uint32_t i = 0; i < s->n_running; i++)
         s->running[i]->step_rows = 0;
     st->max_rows = s->max_tokens;
+    infer_spec_begin(s);
     put_running(s, st, 1);
     if (im->n_tokens)
         st->max_rows = infer_budget_rows(&s->budget, im->n_tokens);
@@ -535,14 +553,17 @@ void infer_sched_fill_ids(infer_step *st, const int32_t *sampled, uint32_t n_voc
     st->x.n_late = 0;
 }
 
-void infer_sched_note_time(infer_sched *s, uint32_t rows, uint64_t ns)
+void infer_sched_note_time(infer_sched *s, const infer_step_image *im, uint64_t ns)
 {
-    infer_budget_note(&s->budget, rows, ns);
+    infer_budget_note(&s->budget, im->n_tokens, ns);
+    if (im->n_logits == im->n_tokens)
+        infer_spec_note(&s->spec, im->n_tokens, ns);
 }
 
 void infer_sched_begin(infer_sched *s, infer_step *st)
 {
     enum { OUTPUT_WEIGHT = 2 }; /* as in the paper: an output token costs about two of the prompt */
+    s->spec.n_with = st->n_drafts ? s->spec.n_with + 1 : 0;
     for (uint32_t i = 0; i < st->n_batch; i++) {
         infer_req *r = st->batch[i].r;
         if (!r)

@@ -65,6 +65,22 @@ double infer_budget_predict(const infer_budget *b, uint32_t rows)
     return ns + (slope > 0 ? slope : 0) * (rows - at);
 }
 
+double infer_budget_least(const infer_budget *b)
+{
+    for (uint32_t i = 0; i < INFER_BUDGET_POINTS; i++)
+        if (b->points[i].rows > 0)
+            return b->points[i].rows;
+    return INFINITY;
+}
+
+double infer_budget_most(const infer_budget *b)
+{
+    for (uint32_t i = INFER_BUDGET_POINTS; i-- > 0;)
+        if (b->points[i].rows > 0)
+            return b->points[i].rows;
+    return 0;
+}
+
 uint32_t infer_budget_rows(const infer_budget *b, uint32_t decodes)
 {
     uint64_t floor = (uint64_t)decodes + b->least;

@@ -29,6 +29,9 @@ void infer_budget_init(infer_budget *b, uint64_t target_ns, uint32_t max_rows);
 void infer_budget_note(infer_budget *b, uint32_t rows, uint64_t ns);
 /* What a step of so many rows would take; INFINITY: more than twice as many as were ever measured. */
 double infer_budget_predict(const infer_budget *b, uint32_t rows);
+/* The fewest and the most rows that a time is known of, as means; INFINITY and 0: none is. */
+double infer_budget_least(const infer_budget *b);
+double infer_budget_most(const infer_budget *b);
 /* The most rows of a step in which `decodes` sequences make a token: decodes + least .. max_rows. */
 uint32_t infer_budget_rows(const infer_budget *b, uint32_t decodes);
 /* Nanoseconds that a prompt's row adds to a step, in steps of many rows; 0: not known yet. */

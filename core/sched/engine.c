@@ -63,6 +63,9 @@ static void note_state(infer_engine *e)
     st->prefix_hits = s->prefix_hits;
     st->blocks_swapped_out = s->swap.n_out;
     st->blocks_swapped_in = s->swap.n_in;
+    st->spec_drafts = s->spec.n_drafts;
+    st->spec_draft_tokens = s->spec.n_draft_tokens;
+    st->spec_accepted_tokens = s->spec.n_accepted;
     st->blocks_used = infer_kv_pool_total(s->pool) - infer_sched_free_blocks(s);
     st->blocks_cached = infer_kv_pool_idle(s->pool);
     /* Blocks may be shared: what is not filled, at the end of each sequence, is not. */
@@ -184,11 +187,9 @@ static outcome failed(infer_status s, const char *error)
     return (outcome){INFER_FINISH_ERROR, s, error};
 }
 
-/* Takes a token in: gives out its text, and counts it once it is told. */
-static outcome take_token(infer_engine *e, const infer_batch_entry *b, const infer_step_result *res, uint64_t now)
+/* Takes the token of a row in, which is the next one: gives out its text, and counts it once it is told. */
+static outcome take_token(infer_engine *e, infer_req *r, uint32_t row, const infer_step_result *res, uint64_t now)
 {
-    infer_req *r = b->r;
-    uint32_t row = b->first_logit + b->n_logits - 1;
     int32_t id = res->ids[row];
     if (id < 0 || (uint32_t)id >= e->n_vocab) /* without a wish of the request's it is not the request's fault */
         return r->sampling.n_bias || r->min_tokens
@@ -222,11 +223,30 @@ static outcome take_token(infer_engine *e, const infer_batch_entry *b, const inf
                       .t = infer_clock_ns()};
     if ((s = infer_events_push(&e->events, &ev)) != INFER_OK)
         return failed(s, "events: no host memory for another token");
-    r->tokens[b->token_at] = id;
-    r->n_made = b->token_at + 1;
+    r->tokens[r->n_made++] = id;
     if (r->text_stopped)
         return (outcome){INFER_FINISH_STOP, INFER_OK, NULL};
     return (outcome){r->n_made >= r->cap_tokens ? INFER_FINISH_LENGTH : 0, INFER_OK, NULL};
+}
+
+/* Takes what a request samples: its token, and those behind drafts that were right. */
+static outcome take_tokens(infer_engine *e, const infer_step *step, infer_batch_entry *b, const infer_step_result *res,
+                           uint64_t now)
+{
+    infer_req *r = b->r;
+    const uint32_t first = b->first_logit + b->n_logits - 1 - b->n_drafts;
+    const uint32_t n_accepted = infer_spec_accepted(step, b, res->ids);
+    outcome o = take_token(e, r, first, res, now);
+    for (uint32_t i = 1; i <= n_accepted && !o.finish; i++) {
+        pthread_mutex_lock(&e->lock);
+        e->stats.generated_tokens++;
+        pthread_mutex_unlock(&e->lock);
+        o = take_token(e, r, first + i, res, now);
+    }
+    if (r->spec && o.finish != INFER_FINISH_ERROR)
+        infer_spec_read(&e->sched.spec, r->spec, r->tokens, r->n_made);
+    infer_spec_settle(&e->sched, b, n_accepted);
+    return o;
 }
 
 static void after_step(infer_engine *e, infer_step *step, const infer_step_result *res, uint64_t step_ns)
@@ -264,7 +284,7 @@ static void after_step(infer_engine *e, infer_step *step, const infer_step_resul
         if (r->on_row)
             give_rows(e, step, b, res);
         if (b->samples)
-            o = take_token(e, b, res, now);
+            o = take_tokens(e, step, b, res, now);
         else if (b->first + b->rows == r->n_tokens)
             o.finish = INFER_FINISH_LENGTH;
         if (o.finish == INFER_FINISH_ERROR) /* then what was computed is nobody else's to use */
@@ -398,7 +418,7 @@ static int goes_ahead(const infer_engine *e, const infer_step *next)
     return infer_runner_feeds(e->runner) && next->x.n_late && !next->preempted && !next->x.n_outs && !next->x.n_ins;
 }
 
-/* The step under way failed; `next` was built on it, and may have begun. */
+/* The step under way failed; `next` (NULL: none) was built on it, and may have begun. */
 static void both_fail(infer_engine *e, infer_step *next, int begun, uint64_t t_end, infer_status st, infer_error *err)
 {
     infer_step *step = e->under_way;
@@ -409,21 +429,23 @@ static void both_fail(infer_engine *e, infer_step *next, int begun, uint64_t t_e
         st = after;
         *err = why;
     }
-    infer_sched_undo(&e->sched, next);
-    bury(e, next);
+    if (next) {
+        infer_sched_undo(&e->sched, next);
+        bury(e, next);
+    }
     e->under_way = NULL;
     tell_step(e, step, t_end, st); /* a void one is not told */
     step_failed(e, step, st, err->text);
 }
 
 /* The step under way ends, and then there is time for its texts. `next`, which was built meanwhile, begins: behind it
- * where it can, else with its ids. */
+ * where it can, else with its ids. NULL: none is built before this one's tokens are taken. */
 static void end_step(infer_engine *e, infer_step *next)
 {
     infer_step *step = e->under_way;
     infer_step_result res;
     infer_error err = {0};
-    const int ahead = goes_ahead(e, next);
+    const int ahead = next && goes_ahead(e, next);
     if (ahead)
         begin_step(e, next);
     const uint64_t spun = thread_time();
@@ -437,7 +459,7 @@ static void end_step(infer_engine *e, infer_step *next)
         both_fail(e, next, ahead, res.t_end, st, &err);
         return;
     }
-    infer_sched_note_time(&e->sched, step->im->n_tokens, step_ns);
+    infer_sched_note_time(&e->sched, step->im, step_ns);
     /* What came while the step ran joins the next one, if it has not begun. Who was cancelled leaves: its blocks are
      * others' only in a step that is built later, and its rows are nobody's. */
     if (!ahead) {
@@ -445,16 +467,17 @@ static void end_step(infer_engine *e, infer_step *next)
         const int came = e->inbox != NULL;
         take_requests(e);
         pthread_mutex_unlock(&e->lock);
-        if (came)
+        if (came && next)
             infer_sched_top_up(&e->sched, next, now);
     }
     take_cancels(e);
-    if (!ahead && next->im->n_tokens) {
+    const int follows = next && next->im->n_tokens;
+    if (!ahead && follows) {
         infer_sched_fill_ids(next, res.ids, e->n_vocab);
         begin_step(e, next);
         e->gap_ns += infer_clock_ns() - now;
     }
-    e->under_way = next->im->n_tokens ? next : NULL;
+    e->under_way = follows ? next : NULL;
     tell_step(e, step, res.t_end, st);
     after_step(e, step, &res, step_ns);
 }
@@ -465,14 +488,21 @@ static void *engine_main(void *arg)
     pthread_setname_np(pthread_self(), "engine");
     for (uint32_t k = 0; take_inbox(e); k = 1 - k) {
         infer_step *next = &e->steps[k];
+        const int waits = e->under_way && infer_spec_waits(&e->sched, e->under_way);
+        if (waits)
+            end_step(e, NULL);
         next->t_build = infer_clock_ns();
+        e->sched.spec.ready = !e->under_way;
         infer_sched_build(&e->sched, next, next->t_build);
         next->t_built = infer_clock_ns();
         if (e->under_way) {
             end_step(e, next);
         } else if (next->im->n_tokens) {
-            e->t_begun = infer_clock_ns();
+            if (!waits)
+                e->t_begun = infer_clock_ns();
             begin_step(e, next);
+            if (waits)
+                e->gap_ns += next->t_begin - e->t_begun;
         }
     }
     if (e->under_way) {
@@ -602,6 +632,8 @@ infer_status infer_engine_submit(infer_engine *e, const infer_request *req, uint
     r->key = key_of(e, req);
     r->tenant = tenant_of(e, req);
     infer_status s = infer_kv_seq_init(e->sched.pool, &r->seq, r->cap_tokens, err);
+    if (s == INFER_OK && !infer_spec_join(&e->sched, r))
+        s = infer_error_set(err, INFER_E_NO_MEMORY, "request: no host memory for what its text proposes");
     if (s == INFER_OK && e->sched.swap.n_places &&
         !(r->places = infer_malloc((r->cap_tokens / infer_kv_pool_block_size(e->sched.pool) + 1) * sizeof *r->places)))
         s = infer_error_set(err, INFER_E_NO_MEMORY, "request: no host memory for its block table");

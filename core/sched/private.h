@@ -12,6 +12,7 @@
 #include "model/private.h"
 #include "sched/budget.h"
 #include "sched/queue.h"
+#include "sched/spec.h"
 #include "sched/swap.h"
 
 /* ---- Runner: one step on the plan's devices ------------------------------------------------------------------ */
@@ -142,6 +143,7 @@ typedef struct infer_req {
     double *sum;   /* INFER_OUTPUT_POOLED: of the rows so far, n_embd, owned */
     float *pooled; /* their mean, owned */
     uint64_t t_submit, t_first_run, t_first_token;
+    infer_spec_text *spec;           /* owned; NULL: it has no drafts */
     uint32_t step_rows;              /* in the step being built */
     struct infer_batch_entry *in[2]; /* its rows in the steps of both images; NULL: none */
     struct infer_req *next_dead;
@@ -170,6 +172,7 @@ typedef struct infer_batch_entry {
     uint64_t token_at;  /* position of the token that it samples */
     uint64_t admission; /* of the request when the step was built */
     uint32_t rows, first_logit, n_logits;
+    uint32_t n_drafts; /* of its rows, the last ones: tokens that are proposed. It samples behind each */
     int samples;
 } infer_batch_entry;
 
@@ -181,6 +184,7 @@ typedef struct infer_step {
     infer_batch_entry *batch; /* in order of the image */
     uint32_t n_batch;
     uint32_t max_rows; /* of this one */
+    uint32_t n_drafts; /* rows of all */
     int preempted;     /* requests gave way for it: it admits none */
     uint64_t t_build, t_built, t_begin;
 } infer_step;
@@ -203,6 +207,7 @@ typedef struct infer_sched {
     uint32_t blocked_free, blocked_steps;
     infer_budget budget;
     infer_swap swap;
+    infer_spec spec;
     uint32_t max_tokens, max_logits, prefill_chunk, max_blocks, n_vocab;
     int32_t end_ids[INFER_MAX_END_IDS]; /* ids that end generation by themselves */
     uint32_t n_end_ids;
@@ -238,8 +243,8 @@ uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now);
 uint32_t infer_sched_top_up(infer_sched *s, infer_step *st, uint64_t now);
 /* Ids that the step before it sampled, into the image. */
 void infer_sched_fill_ids(infer_step *st, const int32_t *sampled, uint32_t n_vocab);
-/* A step of so many rows took so long, with what the host did between it and the one before. */
-void infer_sched_note_time(infer_sched *s, uint32_t rows, uint64_t ns);
+/* The step of an image took so long, with what the host did between it and the one before. */
+void infer_sched_note_time(infer_sched *s, const infer_step_image *im, uint64_t ns);
 /* The step begins: requests count its rows as computed, and its tokens as there. */
 void infer_sched_begin(infer_sched *s, infer_step *st);
 /* A request's rows of a step are computed: blocks that they filled are others' to share. */

@@ -167,6 +167,9 @@ void infer_req_destroy(infer_req *r)
     if (!r)
         return;
     infer_detok_destroy(r->detok);
+    if (r->spec)
+        infer_draft_destroy(&r->spec->draft);
+    infer_free(r->spec);
     infer_lane_destroy(r->lane_record);
     infer_free(r->places);
     infer_buf_free(&r->held);

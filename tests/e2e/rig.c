@@ -94,6 +94,8 @@ infer_status rig_try(rig *r, const rig_options *o)
                                .no_prefix_cache = o->no_prefix_cache,
                                .swap_bytes = o->swap,
                                .preemption = o->preemption,
+                               .speculative = o->speculative,
+                               .max_draft_tokens = o->drafts,
                                .on_step = o->on_step,
                                .step_user = o->step_user};
     infer_status s = INFER_OK;

@@ -138,7 +138,7 @@ static void test_streams(void **state)
                 started += w->st->batch[k].samples && w->st->batch[k].rows > 1;
             }
             const double ns = affine(rows);
-            infer_sched_note_time(&w->s, rows, (uint64_t)ns);
+            infer_sched_note_time(&w->s, w->st->im, (uint64_t)ns);
             if (i > 40 && streams)
                 longest[on] = fmax(longest[on], ns);
             finish_step(w, &r);

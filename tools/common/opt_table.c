@@ -10,6 +10,7 @@
 #define ENGINE (PROG_RUN | PROG_SERVE | PROG_BENCH | PROG_LOAD | PROG_EVAL)
 #define LOADS  (ENGINE | PROG_PROBE)
 #define TALKS  (PROG_RUN | PROG_SERVE | PROG_LOAD)
+#define MAKES  (TALKS | PROG_BENCH)
 
 #define G_GENERAL  "General"
 #define G_MODEL    "Model"
@@ -95,6 +96,12 @@ const opt_row opt_rows[] = {
      "true", 0, 0, G_PLACE, "prompts that begin like earlier ones start from what was computed for those", 0},
     {OPT_PREFIX_CACHING, "enable-prefix-caching", "!--no-enable-prefix-caching", PROG_BENCH, OPT_FLAG, 0, "false", 0, 0,
      G_PLACE, "what is measured is computed each time unless this is given", 0},
+    {OPT_SPECULATIVE, "speculative", "", MAKES, OPT_CHOICE, "off|ngram", "off", 0, 0, G_PLACE,
+     "ngram: where a text repeats itself a step tries several of its tokens, where that was measured to be faster; the "
+     "answer is the same",
+     0},
+    {OPT_DRAFT_TOKENS, "num-speculative-tokens", "", MAKES, OPT_INT, "N", "0", 0, 64, G_PLACE,
+     "most tokens that are tried for a sequence in a step; 0: 16", 0},
     {OPT_DETERMINISTIC, "deterministic", "", LOADS, OPT_FLAG, 0, 0, 0, 0, G_PLACE,
      "an accelerator's results do not depend on what else runs either (on cpu devices they never do); slower", 0},
     {OPT_THREADS, "threads", "-t", LOADS, OPT_INT, "N", "0", 0, 4096, G_PLACE,

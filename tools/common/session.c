@@ -70,6 +70,17 @@ static infer_status read_gpu_layers(const opts *o, infer_plan_options *po, infer
     return INFER_OK;
 }
 
+/* Rows that may sample: one a sequence, and of those that are tried besides so many as pay at most. */
+static uint32_t logit_rows(const opts *o, const session_wish *w, uint32_t n_parallel)
+{
+    enum { MOST = 64, DEFAULT = 16 };
+    const uint32_t set = (uint32_t)opt_int(o, OPT_DRAFT_TOKENS), each = set ? set : DEFAULT;
+    if (opt_int(o, OPT_SPECULATIVE) != INFER_SPECULATIVE_NGRAM)
+        return w->max_logit_rows;
+    const uint32_t more = n_parallel > MOST / each ? MOST : n_parallel * each, n = n_parallel + more;
+    return n > w->max_logit_rows ? n : w->max_logit_rows;
+}
+
 static infer_status open_plan(session *s, const opts *o, const session_wish *w, infer_error *err)
 {
     infer_plan_options po = {.struct_size = sizeof po};
@@ -83,7 +94,7 @@ static infer_status open_plan(session *s, const opts *o, const session_wish *w, 
     po.n_parallel = w->n_parallel ? w->n_parallel : (uint32_t)opt_int(o, OPT_PARALLEL);
     po.max_batched_tokens =
         w->max_batched_tokens ? w->max_batched_tokens : (uint32_t)opt_int(o, OPT_MAX_BATCHED_TOKENS);
-    po.max_logit_rows = w->max_logit_rows;
+    po.max_logit_rows = logit_rows(o, w, po.n_parallel);
     po.measure = w->measure;
     po.block_size = (uint32_t)opt_int(o, OPT_BLOCK_SIZE);
     po.devices = w->devices ? w->devices : opt_str(o, OPT_DEVICE);
@@ -136,6 +147,8 @@ static infer_status open_engine(session *s, const opts *o, const session_wish *w
     eo.target_itl_ns = (uint64_t)(opt_num(o, OPT_TARGET_ITL) * 1e6);
     eo.swap_bytes = (uint64_t)opt_int(o, OPT_SWAP_SPACE);
     eo.preemption = (uint32_t)opt_int(o, OPT_PREEMPTION);
+    eo.speculative = (uint32_t)opt_int(o, OPT_SPECULATIVE); /* as INFER_SPECULATIVE_* */
+    eo.max_draft_tokens = (uint32_t)opt_int(o, OPT_DRAFT_TOKENS);
     eo.no_prefix_cache = !opt_int(o, OPT_PREFIX_CACHING);
     eo.on_step = w->on_step;
     eo.step_user = w->step_user;

@@ -27,6 +27,11 @@ typedef struct infer_engine infer_engine;
 #define INFER_PREEMPTION_RECOMPUTE 1u
 #define INFER_PREEMPTION_SWAP      2u /* into host memory and back, as far as swap_bytes go */
 
+/* Whether a step tries several tokens of a request, which its own text proposes. The answer is the same. */
+#define INFER_SPECULATIVE_OFF    0u
+#define INFER_SPECULATIVE_NGRAM  1u /* where the end of the text was in it before, as many as pay by measurement */
+#define INFER_SPECULATIVE_ALWAYS 2u /* as many as may be wherever it was, whether it pays or not: for tests */
+
 /* What a step was, for traces and figures by device. A part is one program on one device; a copy a value that crosses
  * devices. Times of copies are of the host: on a device with queues of its own their bytes may move later, within the
  * part. */
@@ -68,11 +73,13 @@ typedef struct infer_engine_options {
                                * stream's tokens allows, by measured times; 0: whatever it takes */
     uint64_t swap_bytes;      /* host memory for what gives way (used where it is needed); 0: none */
     uint32_t preemption;      /* INFER_PREEMPTION_* */
-    uint32_t reserved;
+    uint32_t speculative;     /* INFER_SPECULATIVE_*. Drafts take the rows of max_logit_rows that the others leave */
     /* After each step, before its tokens are told (the next one may have begun); valid during the call. On the engine
      * thread: return soon. */
     void (*on_step)(void *user, const infer_step_info *step);
     void *step_user;
+    uint32_t max_draft_tokens; /* most tokens that are tried for a request in a step; 0: 16 */
+    uint32_t reserved;
 } infer_engine_options;
 
 /* Makes the programs, the block pool and the engine thread. */
@@ -204,6 +211,8 @@ typedef struct infer_engine_stats {
     uint64_t host_ns; /* sum over steps: the engine thread's processor time but for waiting, most while a step runs */
     uint64_t gap_ns;  /* sum over steps that another follows at once: from its end to the other's beginning; none
                          where the other was submitted while it ran */
+    uint64_t spec_drafts, spec_draft_tokens, spec_accepted_tokens; /* requests in steps for which tokens were tried;
+                                                                      those tokens; those of them that were right */
 } infer_engine_stats;
 /* A consistent copy; out->struct_size is the caller's, fields beyond it are left out. */
 INFER_API void infer_engine_get_stats(infer_engine *e, infer_engine_stats *out);
