@@ -45,7 +45,8 @@ static void take_one(infer_draft *d, const int32_t *tokens, uint32_t i)
         h = (h ^ ((uint32_t)tokens[i + 1 - n] + 1u)) * 0x9E3779B97F4A7C15u;
         h ^= h >> 29;
         uint32_t *last = &d->last[(h >> 7) & d->mask];
-        if (n > longest && *last && common(tokens, *last - 1, i, n) == n) {
+        /* a shorter run may just have been noted there */
+        if (n > longest && *last && *last <= i && common(tokens, *last - 1, i, n) == n) {
             found = *last;
             longest = n;
         }

@@ -27,7 +27,7 @@ typedef struct world {
 } world;
 
 typedef struct shape {
-    uint32_t blocks, block, parallel, batched, step_tokens, chunk, ctx, logits, no_prefix_cache, places;
+    uint32_t blocks, block, parallel, batched, step_tokens, chunk, ctx, logits, no_prefix_cache, places, drafts;
 } shape;
 
 static uint32_t next_policy; /* of the next world */
@@ -41,7 +41,9 @@ static inline world *world_of(shape sh)
                               .policy = next_policy,
                               .prefill_chunk = sh.chunk,
                               .max_step_tokens = sh.step_tokens,
-                              .no_prefix_cache = sh.no_prefix_cache};
+                              .no_prefix_cache = sh.no_prefix_cache,
+                              .speculative = sh.drafts ? INFER_SPECULATIVE_ALWAYS : INFER_SPECULATIVE_OFF,
+                              .max_draft_tokens = sh.drafts};
     w->file.hp.n_embd = EMBD;
     p->file = &w->file;
     p->opt.n_parallel = sh.parallel;
@@ -113,6 +115,7 @@ static inline infer_req *submit(world *w, const infer_request *q)
     assert_int_equal(infer_kv_seq_init(w->s.pool, &r->seq, r->cap_tokens, NULL), INFER_OK);
     r->id = w->next_id++;
     r->tenant = next_tenant;
+    assert_true(infer_spec_join(&w->s, r));
     if (w->s.swap.n_places)
         r->places = malloc((r->cap_tokens / infer_kv_pool_block_size(w->s.pool) + 1) * sizeof *r->places);
     infer_sched_enqueue(&w->s, r);
@@ -190,12 +193,14 @@ static inline void check_books(world *w)
     assert_true(w->s.n_running <= w->s.max_running);
 }
 
-/* hash[t]: of a request's tokens up to t. */
-static inline void hash_text(const infer_req *r, uint64_t n, uint64_t *hash)
+/* hash[t]: of a request's tokens up to t, as rows of the step read them: tokens, then drafts. */
+static inline void hash_text(const infer_step_image *im, uint32_t q, const infer_req *r, uint64_t *hash)
 {
+    const int32_t *ids = &im->ids[im->q_start[q]];
+    const uint64_t n = (uint64_t)im->kv_len[q], first = n - (uint64_t)(im->q_start[q + 1] - im->q_start[q]);
     rng h = {r->key.w[0] + 1};
     for (uint64_t t = 0; t < n; t++)
-        h.x = hash[t] = rng_next(&h) ^ (uint64_t)r->tokens[t];
+        h.x = hash[t] = rng_next(&h) ^ (uint64_t)(t < first ? r->tokens[t] : ids[t - first]);
 }
 
 /* The image says what the requests say, every row's past lies where the page table says, and nothing is done twice. */
@@ -233,22 +238,26 @@ static inline void check_image(world *w, uint32_t rows)
             logit += e->n_logits;
             continue;
         }
-        assert_true(n >= 1 && n <= s->prefill_chunk);
+        assert_true(n >= 1 + e->n_drafts && n - e->n_drafts <= s->prefill_chunk);
+        assert_true(!e->n_drafts || (e->samples && !r->counts && !w->under_way && r->n_made == r->n_tokens));
+        assert_true(!e->n_drafts || (e->n_drafts <= s->spec.most && r->n_tokens + e->n_drafts < r->cap_tokens));
         assert_int_equal(im->kv_len[q], r->n_computed + n);
         assert_int_equal(e->first, r->n_computed);
-        assert_true(r->n_computed + n <= r->n_tokens);
+        assert_true(r->n_computed + n - e->n_drafts <= r->n_tokens);
         assert_int_equal(r->seq.n_tokens, r->n_computed + n);
         const int32_t *table = &im->block_table[(size_t)q * s->max_blocks];
-        hash_text(r, r->n_tokens, hash);
+        hash_text(im, q, r, hash);
         for (uint32_t i = 0; i < n; i++) {
             uint64_t t = r->n_computed + i;
             uint32_t row = first + i;
             assert_int_equal(im->pos[row], t);
-            assert_int_equal(im->ids[row], r->tokens[t]);
+            const int is_draft = i >= n - e->n_drafts;
+            assert_int_equal(is_draft, t >= r->n_tokens);
+            assert_true(is_draft ? im->ids[row] >= 0 && im->ids[row] < VOCAB : im->ids[row] == r->tokens[t]);
             assert_int_equal(im->adapter_row[row], -1);
             assert_int_equal(im->slots[row], table[t / bs] * (int32_t)bs + (int32_t)(t % bs));
             w->cache[im->slots[row]] = hash[t];
-            int last = i + 1 == n && e->samples;
+            int last = i + e->n_drafts + 1 >= n && e->samples;
             if (!last && !(r->on_row && t < r->n_prompt && t >= r->n_rows_given))
                 continue;
             assert_int_equal(im->logit_rows[logit], row);
@@ -256,7 +265,9 @@ static inline void check_image(world *w, uint32_t rows)
             assert_true(sr->bias_first + sr->bias_count <= im->n_bias || !sr->bias_count);
             if (!last)
                 continue;
-            assert_int_equal(sr->position, r->n_tokens);
+            assert_int_equal(sr->position, t + 1);
+            const uint32_t n_ends = r->n_stop_ids + (r->flags & INFER_REQ_IGNORE_EOS ? 0 : s->n_end_ids);
+            assert_int_equal(sr->bias_count, r->sampling.n_bias + (t + 1 - r->n_prompt < r->min_tokens ? n_ends : 0));
             assert_int_equal(sr->counts_row, r->counts ? r->slot : -1);
             if (!r->counts)
                 continue;
@@ -274,23 +285,52 @@ static inline void check_image(world *w, uint32_t rows)
         const int32_t *table = &im->block_table[(size_t)q * s->max_blocks];
         if (!st->batch[q].r)
             continue;
-        hash_text(st->batch[q].r, (uint64_t)im->kv_len[q], hash);
+        hash_text(im, q, st->batch[q].r, hash);
         for (int32_t t = 0; t < im->kv_len[q]; t++)
             assert_true(w->cache[table[(uint32_t)t / bs] * (int32_t)bs + t % (int32_t)bs] == hash[t]);
     }
 }
 
+/* What a request with drafts samples: often what they say. It may end at any of its tokens. */
+static inline void make_many(world *w, const infer_step *st, infer_batch_entry *e, rng *pick, uint32_t stop)
+{
+    infer_req *r = e->r;
+    int32_t ids[256] = {0};
+    const int32_t *drafts = &st->im->ids[st->im->logit_rows[e->first_logit] + 1];
+    uint32_t right = 0, taken;
+    for (uint32_t k = 0; k <= e->n_drafts; k++)
+        ids[e->first_logit + k] = k < e->n_drafts && rng_below(pick, 4) ? drafts[k] : (int32_t)rng_below(pick, VOCAB);
+    while (right < e->n_drafts && ids[e->first_logit + right] == drafts[right])
+        right++;
+    assert_int_equal(infer_spec_accepted(st, e, ids), right);
+    taken = right + 1;
+    if (stop && !rng_below(pick, 4)) {
+        taken = 1 + rng_below(pick, taken);
+        r->text_stopped = 1;
+    }
+    memcpy(&r->tokens[r->n_made], &ids[e->first_logit], taken * sizeof *ids);
+    r->n_made += taken;
+    infer_spec_read(&w->s.spec, r->spec, r->tokens, r->n_made);
+    infer_spec_settle(&w->s, e, right);
+}
+
 /* A step is done: its tokens are there. */
-static inline void make_tokens(world *w, infer_step *st, rng *pick)
+static inline void make_tokens(world *w, infer_step *st, rng *pick, uint32_t stop)
 {
     for (uint32_t i = 0; i < st->n_batch; i++) {
-        const infer_batch_entry *e = &st->batch[i];
+        infer_batch_entry *e = &st->batch[i];
         infer_req *r = e->r;
         if (!r || !e->samples)
             continue;
+        if (e->n_drafts) {
+            make_many(w, st, e, pick, stop);
+            continue;
+        }
         int32_t id = (int32_t)rng_below(pick, VOCAB);
         r->tokens[e->token_at] = id;
         r->n_made = e->token_at + 1;
+        if (r->spec)
+            infer_spec_read(&w->s.spec, r->spec, r->tokens, r->n_made);
         if (r->counts && r->slot >= 0 && r->admission == e->admission)
             w->counts[r->slot][id]++;
     }
@@ -313,7 +353,7 @@ static inline void after(world *w, infer_step *st, rng *pick, uint32_t stop)
             w->logits_seen[r->id]++;
         }
         infer_sched_finish(&w->s, st, e);
-        if (e->samples ? r->n_made == r->cap_tokens || (stop && !rng_below(pick, stop))
+        if (e->samples ? r->n_made == r->cap_tokens || r->text_stopped || (stop && !rng_below(pick, stop))
                        : e->first + e->rows == r->n_tokens)
             end(w, r);
     }
@@ -322,6 +362,7 @@ static inline void after(world *w, infer_step *st, rng *pick, uint32_t stop)
 static inline uint32_t build(world *w)
 {
     w->st = &w->steps[1 - w->st->number];
+    w->s.spec.ready = !w->under_way;
     uint32_t rows = infer_sched_build(&w->s, w->st, ++w->now);
     check_books(w);
     return rows;
@@ -331,7 +372,7 @@ static inline uint32_t build(world *w)
 static inline void finish_step(world *w, rng *pick)
 {
     infer_sched_begin(&w->s, w->st);
-    make_tokens(w, w->st, pick);
+    make_tokens(w, w->st, pick, 0);
     after(w, w->st, pick, 0);
 }
 
@@ -353,6 +394,11 @@ static inline uint32_t step(world *w, rng *pick)
 static inline uint32_t lap(world *w, rng *pick, void (*late)(world *w, rng *pick), uint32_t stop)
 {
     infer_step *before = w->under_way;
+    if (before && infer_spec_waits(&w->s, before)) {
+        make_tokens(w, before, pick, stop);
+        before = w->under_way = NULL;
+        after(w, &w->steps[w->st->number], pick, stop);
+    }
     uint32_t rows = build(w);
     assert_true(rows > 0 || before || (!w->s.n_running && !w->s.queue.n));
     if (before && late)
@@ -360,7 +406,7 @@ static inline uint32_t lap(world *w, rng *pick, void (*late)(world *w, rng *pick
     rows = w->st->im->n_tokens;
     if (before) {
         int32_t ids[256] = {0};
-        make_tokens(w, before, pick);
+        make_tokens(w, before, pick, stop);
         for (uint32_t i = 0; i < before->n_batch; i++) {
             const infer_batch_entry *e = &before->batch[i];
             if (e->r && e->samples)
