@@ -312,6 +312,7 @@ static inline void make_many(world *w, const infer_step *st, infer_batch_entry *
     r->n_made += taken;
     infer_spec_read(&w->s.spec, r->spec, r->tokens, r->n_made);
     infer_spec_settle(&w->s, e, right);
+    assert_true(r->n_computed < e->first + 2 + right && r->n_computed <= r->n_made);
 }
 
 /* A step is done: its tokens are there. */
