@@ -34,6 +34,8 @@ for t, i in zip(a["logprobs"], a["ids"]):
     check(all(x["logprob"] <= 0 for x in t["top"]) and sum(math.exp(x["logprob"]) for x in t["top"]) <= 1.0001,
           "log-probabilities", t)
 b = answer("--raw", "-p", "Hello", "-n", "20", "--temp", "0")
+c = answer("--raw", "-p", "Hello", "-n", "20", "--temp", "0", "--speculative", "ngram")
+check(c["ids"] == a["ids"] and set(c["timings"]) - set(a["timings"]) == {"draft_n", "draft_n_accepted"}, "drafts", c)
 check("logprobs" not in b and b["ids"] == a["ids"] and b["text"] == a["text"], "log-probabilities change nothing")
 check(answer("--raw", "-p", "Hello", "-n", "0")["ids"] == [], "-n 0 makes nothing")
 

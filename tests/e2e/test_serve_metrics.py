@@ -13,7 +13,8 @@ from harness import SRC, Server, check, done
 TEXT = "/v1/completions"
 # What documentation and dashboards of others promise: vLLM's suffixes, and our own by device.
 PROMISED = """num_requests_running num_requests_waiting kv_cache_usage_perc prompt_tokens_total generation_tokens_total
-prefix_cache_queries_total prefix_cache_hits_total num_preemptions_total time_to_first_token_seconds
+prefix_cache_queries_total prefix_cache_hits_total num_preemptions_total spec_decode_num_drafts_total
+spec_decode_num_draft_tokens_total spec_decode_num_accepted_tokens_total time_to_first_token_seconds
 inter_token_latency_seconds request_time_per_output_token_seconds e2e_request_latency_seconds request_queue_time_seconds
 request_prefill_time_seconds request_decode_time_seconds request_inference_time_seconds request_prompt_tokens
 request_generation_tokens request_max_num_generation_tokens request_params_n request_params_max_tokens
@@ -75,6 +76,7 @@ check(value("request_max_num_generation_tokens_sum") == 15 and value("request_ma
       "the longest choice of each request")
 check(value("request_generation_tokens_sum") == 30 and value("request_prefill_kv_computed_tokens_sum") <= 30, "tokens")
 check(value("ready") == 1 and value("engine_stalled") == 0, "state")
+check(value("spec_decode_num_drafts_total") == 0, "no drafts unless asked for")
 info = dict(samples["infer_cache_config_info"][0][0])
 check(int(info["block_size"]) > 0 and int(info["num_gpu_blocks"]) > 0, "the cache's shape", info)
 
@@ -109,4 +111,18 @@ for v in board["templating"]["list"]:
 missing = {n for n in types if n.startswith("infer_device") or n.startswith("infer_http")} - used
 check(not missing, "what it leaves out", missing)
 check(s.stop() == 0, "drain")
+
+# ---- Drafts: the same answers, and counted
+asks = [{"prompt": "abcabcabcabcabc", "max_tokens": 60, "ignore_eos": True, "temperature": t, "seed": 5, "logprobs": 2,
+         "logit_bias": {"97": 12, "98": 12, "99": 12}} for t in (0, 0.5, 1)]
+said = []
+for flags in ((), ("--speculative", "ngram", "--num-speculative-tokens", "4")):
+    s = Server(*flags)
+    said.append([s.post(TEXT, a)[1]["choices"][0] for a in asks for _ in range(8)])
+    _, samples = parse(s.request("GET", "/metrics")[2].decode())
+    check(s.stop() == 0, "drain")
+check(said[0] == said[1], "the same with drafts", said)
+drafts, tried, right = (value("spec_decode_num_%s_total" % n) for n in ("drafts", "draft_tokens", "accepted_tokens"))
+check(0 < drafts <= tried <= 4 * drafts and 0 < right <= tried, "drafts are counted", (drafts, tried, right))
+check(value("generation_tokens_total") == 60 * 24, "and so are tokens", value("generation_tokens_total"))
 done()

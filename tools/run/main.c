@@ -69,6 +69,13 @@ static int print_json(const runner *r, const int32_t *prompt, size_t n_prompt, c
                         json_pack("{s:f, s:I, s:f, s:I, s:f}", "load_ms", (double)r->s->load_ns / 1e6, "prompt_n",
                                   (json_int_t)e->n_prompt, "prompt_ms", ms(e->t_first_run, first), "predicted_n",
                                   (json_int_t)a->n, "predicted_ms", ms(first, e->t_end)));
+    if (opt_int(r->o, OPT_SPECULATIVE)) {
+        infer_engine_stats st = {.struct_size = sizeof st};
+        infer_engine_get_stats(r->s->engine, &st);
+        json_object_update_new(json_object_get(o, "timings"),
+                               json_pack("{s:I, s:I}", "draft_n", (json_int_t)st.spec_draft_tokens, "draft_n_accepted",
+                                         (json_int_t)st.spec_accepted_tokens));
+    }
     json_object_set_new(o, "finish_reason", json_string(answer_finish(a)));
     if (!o || json_dumpf(o, stdout, JSON_REAL_PRECISION(9)) < 0) {
         json_decref(o);

@@ -271,6 +271,11 @@ static void print_engine(const printer *p, const infer_engine_stats *st)
     single(p, "prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.",
            (double)st->prefix_hits);
     single(p, "num_preemptions_total", "counter", "Requests set back for others.", (double)st->preemptions);
+    single(p, "spec_decode_num_drafts_total", "counter", "Sequences in steps for which tokens were tried.",
+           (double)st->spec_drafts);
+    single(p, "spec_decode_num_draft_tokens_total", "counter", "Tokens tried.", (double)st->spec_draft_tokens);
+    single(p, "spec_decode_num_accepted_tokens_total", "counter", "Tokens tried that were right.",
+           (double)st->spec_accepted_tokens);
     single(p, "engine_steps_total", "counter", "Steps run.", (double)st->steps);
     single(p, "engine_step_seconds_total", "counter", "Time in steps.", (double)st->step_ns / 1e9);
 }
