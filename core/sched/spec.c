@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "sched/private.h"
 
-#define MARGIN 1.02 /* so much better than none: steps with drafts wait for each other */
+#define MARGIN 1.05 /* so much better than none: steps with drafts wait for each other */
 #define LEAST  0.02 /* what is less likely is not looked at */
 
 enum { OWN = 16, ALL = 64 }; /* tokens that a mean is over, at most: a request's, everybody's */

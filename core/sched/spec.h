@@ -14,7 +14,7 @@
  * tried, and what is forgotten there after a while is tried again. pi is how often tokens that were proposed behind a
  * run of that length came: measured for each request, drafts or not, since what a text proposes next is known either
  * way; a new request begins with what the others had. So where it does not pay there is no draft, at no cost, and there
- * is one again once it would have been right. k has to be better than none by 2 %. One in 64 steps goes without.
+ * is one again once it would have been right. k has to be better than none by 5 %. One in 64 steps goes without.
  *
  * Who never has drafts: requests with penalties (their counts are those of the tokens before, which the device keeps by
  * request, not by row), and models with a state that cannot go back (infer_kv_group_serves).
