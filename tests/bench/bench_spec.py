@@ -3,6 +3,7 @@
 Pairs of runs by turns; the tokens must be the same. SPDX-License-Identifier: Apache-2.0"""
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -69,7 +70,8 @@ def run(args, case, on, seed):
         if on and args.most:
             command += ["--num-speculative-tokens", str(args.most)]
         d = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
-    return d["ids"], d["timings"]["predicted_n"] / d["timings"]["predicted_ms"] * 1e3
+    t = d["timings"]
+    return d["ids"], t["predicted_n"] / t["predicted_ms"] * 1e3, t.get("draft_n", 0), t.get("draft_n_accepted", 0)
 
 
 def main():
@@ -82,21 +84,25 @@ def main():
     p.add_argument("-c", "--case", type=int, help="only this one")
     p.add_argument("more", nargs="*", help="more arguments for infer-run, after --")
     args = p.parse_args()
-    print("| text | tokens/s off | on | ratio | least, most |\n|---|---|---|---|---|")
+    print("| text | tokens/s off | on | ratio | mean ± 95 % | tried, right, of 100 |\n|---|---|---|---|---|---|")
     for i, case in enumerate(CASES):
         if args.case is not None and args.case != i:
             continue
-        rates = ([], [])
+        rates, tried, right, made = ([], []), 0, 0, 0
         for k in range(args.pairs):
             ids = {}
             for on in (k % 2, 1 - k % 2):
-                ids[on], rate = run(args, case, on, k)
+                ids[on], rate, n_tried, n_right = run(args, case, on, k)
                 rates[on].append(rate)
+                tried, right, made = tried + n_tried, right + n_right, made + (len(ids[on]) if on else 0)
             if ids[0] != ids[1]:
                 sys.exit(f"{case[0]}, seed {k}: other tokens with drafts than without")
         ratios = [b / a for a, b in zip(*rates)]
+        logs = [math.log(r) for r in ratios]
+        half = 2.1 * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
+        mean, low, high = (math.exp(statistics.mean(logs) + d) for d in (0, -half, half))
         print(f"| {case[0]} | {statistics.median(rates[0]):.0f} | {statistics.median(rates[1]):.0f} | "
-              f"{statistics.median(ratios):.2f} | {min(ratios):.2f}, {max(ratios):.2f} |", flush=True)
+              f"{statistics.median(ratios):.2f} | {mean:.2f} {low:.2f}..{high:.2f} | {100 * tried / made:.0f}, {100 * right / made:.0f} |", flush=True)
 
 
 main()
