@@ -23,6 +23,8 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
     const infer_policy *policy = infer_policy_get(o->policy);
     if (!policy)
         return infer_error_set(err, INFER_E_INVALID, "policy %u: no such policy", o->policy);
+    if (o->speculative > INFER_SPECULATIVE_ALWAYS)
+        return infer_error_set(err, INFER_E_INVALID, "speculative = %u: no such kind", o->speculative);
     INFER_TRY(infer_kv_pool_create(p->n_blocks, p->block_size, &s->pool, err));
     s->group_reuse = UINT64_MAX;
     for (uint32_t i = 0; i < p->n_devs; i++)

@@ -152,13 +152,15 @@ int infer_spec_waits(infer_sched *s, const infer_step *under_way)
         return 0;
     if (under_way->n_drafts)
         return 1;
+    const uint32_t rows = left_of(s, s->max_tokens, 0), logits = left_of(s, s->max_logits, 0);
+    const uint32_t most = rows < logits ? rows : logits;
     x->rows = s->n_running;
     x->tokens = x->rows;
     for (uint32_t i = 0; i < s->n_running; i++) {
         const infer_req *r = s->running[i];
         double gain;
         if (r->spec && r->n_computed + 1 == r->n_tokens && r->n_tokens + 1 < r->cap_tokens &&
-            infer_spec_choose(x, r->spec, (uint32_t)(r->n_tokens - r->n_made), x->most, &gain))
+            infer_spec_choose(x, r->spec, (uint32_t)(r->n_tokens - r->n_made), most, &gain))
             return 1;
     }
     return 0;

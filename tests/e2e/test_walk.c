@@ -119,6 +119,8 @@ static int64_t after(int64_t n, int64_t dense, int64_t stride)
     return is_long() || n < dense ? n + 1 : n + stride;
 }
 
+static uint32_t drafts; /* of the next walks */
+
 static rig_options options(const char *devices, const char *const *settings)
 {
     return (rig_options){.model = rig_golden("llama"),
@@ -129,6 +131,9 @@ static rig_options options(const char *devices, const char *const *settings)
                          .parallel = 3,
                          .batched = 8,
                          .chunk = 4,
+                         .logit_rows = 3 * (1 + drafts),
+                         .speculative = drafts ? INFER_SPECULATIVE_ALWAYS : INFER_SPECULATIVE_OFF,
+                         .drafts = drafts,
                          .swap = 1 << 20};
 }
 
@@ -156,7 +161,7 @@ static void walk_host(const char *devices, const char *const *settings)
             break;
     }
     live(&o, &fine, 1);
-    snprintf(what, sizeof what, "host memory, %s", devices);
+    snprintf(what, sizeof what, "host memory, %s%s", devices, drafts ? ", drafts" : "");
     print(what, &t);
     assert_true(t.runs > t.opened);
 }
@@ -168,6 +173,9 @@ static void test_host(void **state)
     walk_host("ref0,sim0", NULL);
     if (rig_has("cpu0"))
         walk_host("cpu0", NULL);
+    drafts = 2;
+    walk_host("ref0", NULL);
+    drafts = 0;
 }
 
 /* Each class of calls to the decorated device, with the class's own status, and with the device lost. */
@@ -200,7 +208,7 @@ static void walk_device(const char *inner, const char *extra, const char *device
                     break;
             }
         }
-        snprintf(what, sizeof what, "%s, %s%s", devices, inner, lost ? ", lost" : "");
+        snprintf(what, sizeof what, "%s, %s%s%s", devices, inner, lost ? ", lost" : "", drafts ? ", drafts" : "");
         print(what, &t);
         assert_true(t.runs > t.opened && t.ended_badly > 0);
     }
@@ -212,6 +220,9 @@ static void test_sim(void **state)
 {
     (void)state;
     walk_device("sim", NULL, "fault0");
+    drafts = 2;
+    walk_device("sim", NULL, "fault0");
+    drafts = 0;
     walk_device("sim", NULL, "ref0,fault0");
 }
 
