@@ -2,12 +2,17 @@
 """Speed of decoding with and without --speculative ngram, on text that copies its prompt and on text that does not.
 Pairs of runs by turns; the tokens must be the same. SPDX-License-Identifier: Apache-2.0"""
 import argparse
+import http.client
 import json
 import math
+import os
+import re
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 CLASS = '''class NAME:
     def __init__(self, name, capacity):
@@ -51,58 +56,99 @@ PROSE = ("The harbour had been quiet since the storm. Fishermen mended their net
          "usually played between the boats had been called home early. Only the old lighthouse keeper, who had seen "
          "worse weather than any of them, walked along the pier as if nothing had happened. He")
 
-# name, prompt, more arguments
+TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
+# name, path, prompt, sampling
 CASES = [
-    ("a class again, raw, greedy", EDIT, ["--raw", "--temp", "0"]),
-    ("a class again, raw, T = 0.8", EDIT, ["--raw", "--temp", "0.8"]),
-    ("rename a class, chat, greedy", ASK, ["--temp", "0"]),
-    ("prose, raw, T = 0.8", PROSE, ["--raw", "--temp", "0.8"]),
-    ("prose, raw, T = 1.2, all tokens", PROSE, ["--raw", "--temp", "1.2", "--top-k", "0", "--top-p", "1", "--min-p", "0"]),
+    ("a class again, greedy", TEXT, EDIT, {"temperature": 0}),
+    ("a class again, T = 0.8", TEXT, EDIT, {"temperature": 0.8}),
+    ("rename a class, chat, greedy", CHAT, ASK, {"temperature": 0}),
+    ("prose, T = 0.8", TEXT, PROSE, {"temperature": 0.8}),
+    ("prose, T = 1.2", TEXT, PROSE, {"temperature": 1.2}),
 ]
 
 
-def run(args, case, on, seed):
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
-        f.write(case[1])
-        f.flush()
-        command = [args.run, "-m", args.model, "-f", f.name, "-n", str(args.tokens), "--json", "--ignore-eos",
-                   "--seed", str(seed), "--speculative", "ngram" if on else "off", *case[2], *args.more]
-        if on and args.most:
-            command += ["--num-speculative-tokens", str(args.most)]
-        d = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
-    t = d["timings"]
-    return d["ids"], t["predicted_n"] / t["predicted_ms"] * 1e3, t.get("draft_n", 0), t.get("draft_n_accepted", 0)
+class Server:
+    def __init__(self, args, *flags):
+        self.socket = os.path.join(tempfile.mkdtemp(), "bench.sock")
+        self.process = subprocess.Popen([args.serve, "-m", args.model, "--host", self.socket, "-np", "1", *flags, *args.more],
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while self.ask("GET", "/ready")[0] != 200:
+            if self.process.poll() is not None:
+                sys.exit("the server did not start")
+            time.sleep(0.1)
+
+    def ask(self, method, path, body=None):
+        c = http.client.HTTPConnection("localhost")
+        c.sock = socket.socket(socket.AF_UNIX)
+        try:
+            c.sock.connect(self.socket)
+            c.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
+            r = c.getresponse()
+            return r.status, r.read().decode()
+        except OSError:
+            return 0, ""
+        finally:
+            c.close()
+
+    def metric(self, name):
+        text = self.ask("GET", "/metrics")[1]
+        return float(re.search("^infer_spec_decode_num_" + name + r"_total\{.*\} (\S+)$", text, re.M).group(1))
+
+    def timed(self, path, body):
+        """The answer, and the seconds from its first piece to its end."""
+        c = http.client.HTTPConnection("localhost")
+        c.sock = socket.socket(socket.AF_UNIX)
+        c.sock.connect(self.socket)
+        c.request("POST", path, json.dumps(dict(body, stream=True)), {"Content-Type": "application/json"})
+        r = c.getresponse()
+        text, first = "", None
+        for line in r:
+            if line.startswith(b"data: {"):
+                first = first or time.monotonic()
+                choice = json.loads(line[6:])["choices"][0]
+                text += choice["text"] if "text" in choice else choice["delta"].get("content") or ""
+        c.close()
+        return text, time.monotonic() - first
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("run", help="infer-run")
+    p.add_argument("serve", help="infer-serve")
     p.add_argument("model")
     p.add_argument("-n", "--tokens", type=int, default=256)
-    p.add_argument("-r", "--pairs", type=int, default=5)
+    p.add_argument("-r", "--pairs", type=int, default=9)
     p.add_argument("-k", "--most", type=int, default=0, help="--num-speculative-tokens")
     p.add_argument("-c", "--case", type=int, help="only this one")
-    p.add_argument("more", nargs="*", help="more arguments for infer-run, after --")
+    p.add_argument("more", nargs="*", help="more arguments for infer-serve, after --")
     args = p.parse_args()
-    print("| text | tokens/s off | on | ratio | mean ± 95 % | tried, right, of 100 |\n|---|---|---|---|---|---|")
-    for i, case in enumerate(CASES):
+    servers = (Server(args), Server(args, "--speculative", "ngram", "--num-speculative-tokens", str(args.most)))
+    print("| text | tokens/s off | on | ratio | mean, 95 % | tried, right, of 100 |\n|---|---|---|---|---|---|")
+    for i, (name, path, prompt, sampling) in enumerate(CASES):
         if args.case is not None and args.case != i:
             continue
-        rates, tried, right, made = ([], []), 0, 0, 0
-        for k in range(args.pairs):
-            ids = {}
+        body = dict(sampling, max_tokens=args.tokens, ignore_eos=True)
+        body.update({"messages": [{"role": "user", "content": prompt}]} if "chat" in path else {"prompt": prompt})
+        before = [servers[1].metric(m) for m in ("draft_tokens", "accepted_tokens")]
+        rates = ([], [])
+        for k in range(-1, args.pairs): # the first one warms up
+            texts = {}
             for on in (k % 2, 1 - k % 2):
-                ids[on], rate, n_tried, n_right = run(args, case, on, k)
-                rates[on].append(rate)
-                tried, right, made = tried + n_tried, right + n_right, made + (len(ids[on]) if on else 0)
-            if ids[0] != ids[1]:
-                sys.exit(f"{case[0]}, seed {k}: other tokens with drafts than without")
-        ratios = [b / a for a, b in zip(*rates)]
+                texts[on], seconds = servers[on].timed(path, dict(body, seed=k + 1))
+                rates[on].append((args.tokens - 1) / seconds)
+            if texts[0] != texts[1]:
+                sys.exit(f"{name}, seed {k + 1}: another text with drafts than without")
+        tried, right = (servers[1].metric(m) - b for m, b in zip(("draft_tokens", "accepted_tokens"), before))
+        made = args.tokens * (args.pairs + 1) / 100
+        ratios = [b / a for a, b in zip(*rates)][1:]
         logs = [math.log(r) for r in ratios]
         half = 2.1 * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
         mean, low, high = (math.exp(statistics.mean(logs) + d) for d in (0, -half, half))
-        print(f"| {case[0]} | {statistics.median(rates[0]):.0f} | {statistics.median(rates[1]):.0f} | "
-              f"{statistics.median(ratios):.2f} | {mean:.2f} {low:.2f}..{high:.2f} | {100 * tried / made:.0f}, {100 * right / made:.0f} |", flush=True)
+        print(f"| {name} | {statistics.median(rates[0]):.0f} | {statistics.median(rates[1]):.0f} | "
+              f"{statistics.median(ratios):.2f} | {mean:.2f} {low:.2f}..{high:.2f} | {tried / made:.0f}, {right / made:.0f} |",
+              flush=True)
+    for s in servers:
+        s.process.terminate()
+        s.process.wait()
 
 
 main()
