@@ -18,7 +18,7 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
     if (o->max_step_tokens && o->max_step_tokens < s->max_tokens)
         s->max_tokens = o->max_step_tokens;
     infer_budget_init(&s->budget, o->target_itl_ns, s->max_tokens);
-    infer_spec_init(&s->spec, o->speculative, o->max_draft_tokens, s->max_tokens);
+    infer_spec_init(&s->spec, o->speculative, o->max_draft_tokens, o->target_itl_ns, s->max_tokens);
     s->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : s->max_tokens;
     const infer_policy *policy = infer_policy_get(o->policy);
     if (!policy)

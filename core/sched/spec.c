@@ -14,12 +14,12 @@ enum { OWN = 16, ALL = 64 }; /* tokens that a mean is over, at most: a request's
 
 /* ---- The policy ------------------------------------------------------------------------------------------------ */
 
-void infer_spec_init(infer_spec *x, uint32_t mode, uint32_t most, uint32_t max_rows)
+void infer_spec_init(infer_spec *x, uint32_t mode, uint32_t most, uint64_t target_ns, uint32_t max_rows)
 {
     static const float first[INFER_SPEC_RUNS] = {0.3f, 0.5f, 0.7f, 0.8f};
     *x = (infer_spec){.mode = mode, .most = most ? most : INFER_SPEC_MOST};
     memcpy(x->rate.p, first, sizeof first);
-    infer_budget_init(&x->times, 0, max_rows);
+    infer_budget_init(&x->times, target_ns, max_rows);
 }
 
 void infer_spec_note(infer_spec *x, uint32_t rows, uint64_t ns)
@@ -84,7 +84,9 @@ uint32_t infer_spec_choose(const infer_spec *x, const infer_spec_text *t, uint32
     double g = 0, p = 1, best_rate = MARGIN * x->tokens / time_of(&x->times, x->rows);
     for (uint32_t k = 1; k <= most && (p *= likely(x, t, t->draft.len + skip + k - 1)) >= LEAST; k++) {
         g += p;
-        const double rate = (x->tokens + g) / time_of(&x->times, x->rows + k);
+        const double time = time_of(&x->times, x->rows + k), rate = (x->tokens + g) / time;
+        if (x->times.target_ns && time > (double)x->times.target_ns)
+            break;
         if (rate > best_rate) {
             best = k;
             best_rate = rate;

@@ -14,7 +14,8 @@
  * tried, and what is forgotten there after a while is tried again. pi is how often tokens that were proposed behind a
  * run of that length came: measured for each request, drafts or not, since what a text proposes next is known either
  * way; a new request begins with what the others had. So where it does not pay there is no draft, at no cost, and there
- * is one again once it would have been right. k has to be better than none by 5 %. One in 64 steps goes without.
+ * is one again once it would have been right. k has to be better than none by 5 %, and T within the time that streams
+ * are promised (--target-itl-ms). One in 64 steps goes without.
  *
  * Who never has drafts: requests with penalties (their counts are those of the tokens before, which the device keeps by
  * request, not by row), and models with a state that cannot go back (infer_kv_group_serves).
@@ -57,7 +58,8 @@ typedef struct infer_spec {
     uint64_t n_drafts, n_draft_tokens, n_accepted; /* a request in a step; rows; those that were right */
 } infer_spec;
 
-void infer_spec_init(infer_spec *x, uint32_t mode, uint32_t most, uint32_t max_rows);
+/* most 0: INFER_SPEC_MOST. target_ns: of a step with drafts, 0: none. */
+void infer_spec_init(infer_spec *x, uint32_t mode, uint32_t most, uint64_t target_ns, uint32_t max_rows);
 /* A step in which every row samples took so long. */
 void infer_spec_note(infer_spec *x, uint32_t rows, uint64_t ns);
 /* Drafts for a text, `skip` tokens further on than it is known, in a step that has x->rows and x->tokens: at most

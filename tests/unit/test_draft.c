@@ -116,7 +116,7 @@ static double gain_of(machine *m, double copies, uint32_t others, infer_spec *x,
     for (uint32_t i = 0; i < N; i++)
         t[i] = i >= PERIOD && rng_below(&r, 1000) < 1000 * copies ? t[i - PERIOD] : (int32_t)rng_below(&r, 1000000);
     assert_true(infer_draft_create(&text.draft, N));
-    infer_spec_init(x, INFER_SPECULATIVE_NGRAM, 0, 512);
+    infer_spec_init(x, INFER_SPECULATIVE_NGRAM, 0, 0, 512);
     infer_draft_take(&text.draft, t, 100);
     double ns = 0, made = 0;
     uint64_t steps = 0, tried = 0;
@@ -181,7 +181,7 @@ static void test_changes(void **state)
     for (uint32_t i = 0; i < N; i++) /* pairs that promise and do not keep, then the same over and over */
         t[i] = i < N / 2 ? (int32_t)(i % 2 ? 7 : rng_below(&r, 100000)) : (int32_t)(i % 50);
     assert_true(infer_draft_create(&text.draft, N));
-    infer_spec_init(&x, INFER_SPECULATIVE_NGRAM, 4, 512);
+    infer_spec_init(&x, INFER_SPECULATIVE_NGRAM, 4, 0, 512);
     infer_spec_note(&x, 1, 10000000);
     infer_spec_note(&x, 5, 11000000);
     for (uint64_t n = 1; n < N; n++) {
@@ -194,6 +194,13 @@ static void test_changes(void **state)
     }
     assert_true(tried[0] < N / 2 / 20);
     assert_true(tried[1] > (N / 2 - 200) * 3);
+    /* as many as streams have time for */
+    x.times.target_ns = 10600000;
+    assert_in_range(infer_spec_choose(&x, &text, 0, 100, &g), 1, 2);
+    x.times.target_ns = 9000000;
+    assert_int_equal(infer_spec_choose(&x, &text, 0, 100, &g), 0);
+    x.times.target_ns = 0;
+    assert_int_equal(infer_spec_choose(&x, &text, 0, 100, &g), 4);
     /* rows that cost more than steps: off; then what they cost is forgotten, and they are tried again */
     for (int i = 0; i < 20; i++) {
         infer_spec_note(&x, 1, 10000000);
