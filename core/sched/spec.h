@@ -30,7 +30,7 @@
 #include "sched/budget.h"
 #include "sched/draft.h"
 
-#define INFER_SPEC_MOST  16u /* drafts of a request in a step, where nobody says how many */
+#define INFER_SPEC_MOST  8u  /* drafts of a request in a step, where nobody says how many */
 #define INFER_SPEC_RUNS  4u  /* classes of a run's length: to 2, 4, 8, longer */
 #define INFER_SPEC_EVERY 64u /* a step without drafts among so many, so that its time stays known */
 

@@ -101,7 +101,7 @@ const opt_row opt_rows[] = {
      "answer is the same",
      0},
     {OPT_DRAFT_TOKENS, "num-speculative-tokens", "", MAKES, OPT_INT, "N", "0", 0, 64, G_PLACE,
-     "most tokens that are tried for a sequence in a step; 0: 16", 0},
+     "most tokens that are tried for a sequence in a step; 0: 8", 0},
     {OPT_DETERMINISTIC, "deterministic", "", LOADS, OPT_FLAG, 0, 0, 0, 0, G_PLACE,
      "an accelerator's results do not depend on what else runs either (on cpu devices they never do); slower", 0},
     {OPT_THREADS, "threads", "-t", LOADS, OPT_INT, "N", "0", 0, 4096, G_PLACE,

@@ -73,7 +73,7 @@ static infer_status read_gpu_layers(const opts *o, infer_plan_options *po, infer
 /* Rows that may sample: one a sequence, and of those that are tried besides so many as pay at most. */
 static uint32_t logit_rows(const opts *o, const session_wish *w, uint32_t n_parallel)
 {
-    enum { MOST = 64, DEFAULT = 16 };
+    enum { MOST = 64, DEFAULT = 8 };
     const uint32_t set = (uint32_t)opt_int(o, OPT_DRAFT_TOKENS), each = set ? set : DEFAULT;
     if (opt_int(o, OPT_SPECULATIVE) != INFER_SPECULATIVE_NGRAM)
         return w->max_logit_rows;

@@ -78,7 +78,7 @@ typedef struct infer_engine_options {
      * thread: return soon. */
     void (*on_step)(void *user, const infer_step_info *step);
     void *step_user;
-    uint32_t max_draft_tokens; /* most tokens that are tried for a request in a step; 0: 16 */
+    uint32_t max_draft_tokens; /* most tokens that are tried for a request in a step; 0: 8 */
     uint32_t reserved;
 } infer_engine_options;
 
