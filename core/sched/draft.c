@@ -8,7 +8,7 @@ int infer_draft_create(infer_draft *d, uint64_t n_max)
 {
     uint32_t size = 64;
     *d = (infer_draft){0};
-    while (size < n_max * INFER_DRAFT_NGRAM && size < 1u << 31)
+    while (size < n_max * INFER_DRAFT_NGRAM && size < INFER_DRAFT_TABLE)
         size *= 2;
     d->mask = size - 1;
     d->last = infer_calloc(size, sizeof *d->last);

@@ -14,7 +14,8 @@
 #include <stdint.h>
 
 #define INFER_DRAFT_NGRAM 4u
-#define INFER_DRAFT_LONG  16u /* a run's length is counted so far when it is found */
+#define INFER_DRAFT_LONG  16u        /* a run's length is counted so far when it is found */
+#define INFER_DRAFT_TABLE (1u << 18) /* entries at most: longer texts forget what was read long ago */
 
 typedef struct infer_draft {
     uint32_t *last; /* by hash: place of a run's last token, and one; 0: none */
