@@ -44,6 +44,13 @@ typedef struct infer_kv_copy {
     int32_t src, dst;
 } infer_kv_copy;
 
+/* A block's content on its way out of the pool to a place in host memory, or back. */
+typedef struct infer_kv_move {
+    int32_t block, place;
+    int32_t node; /* of the prefix tree; -1: a request's */
+    uint64_t id;  /* the node's serial number, or the request's */
+} infer_kv_move;
+
 /* Makes room for a table of max_tokens tokens; the only allocation of a sequence. */
 infer_status infer_kv_seq_init(const infer_kv_pool *p, infer_kv_seq *s, uint64_t max_tokens, infer_error *err);
 /* Gives all blocks back and frees the table. Safe on a zeroed struct. */

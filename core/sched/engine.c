@@ -556,7 +556,7 @@ infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt
     }
     if ((s = infer_sched_create(&e->sched, m->plan, &o, err)) != INFER_OK ||
         (s = infer_runner_create(m, e->sched.swap.n_places, &e->runner, err)) != INFER_OK ||
-        (s = infer_runner_measure_swap(e->runner, &e->sched.swap.block_ns, err)) != INFER_OK ||
+        (s = infer_runner_measure_swap(e->runner, &e->sched.swap.out_ns, &e->sched.swap.in_ns, err)) != INFER_OK ||
         (s = infer_step_create(&e->steps[0], &e->sched, 0, infer_runner_image(e->runner, 0), err)) != INFER_OK ||
         (s = infer_step_create(&e->steps[1], &e->sched, 1, infer_runner_image(e->runner, 1), err)) != INFER_OK)
         goto fail;

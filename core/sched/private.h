@@ -40,7 +40,7 @@ typedef struct infer_late_id {
 
 /* What is to be done besides the image. Arrays are the caller's, valid until the step is finished. */
 typedef struct infer_step_extra {
-    infer_swap_move *outs, *ins; /* before the copies; after them */
+    infer_kv_move *outs, *ins; /* before the copies; after them */
     uint32_t n_outs, n_ins;
     infer_kv_copy *copies;
     uint32_t n_copies;
@@ -66,9 +66,8 @@ typedef struct infer_step_result {
 /* Allocates the plan's cache, arenas and step blocks, builds and instantiates all programs. n_places: blocks that host
  * memory is to have room for (touched where one is filled). */
 infer_status infer_runner_create(infer_model *m, uint32_t n_places, infer_runner **out, infer_error *err);
-/* Measures what a block's way to host memory and back takes, in nanoseconds, over the devices that hold parts of it,
- * side by side. 0: without places. Before the first step. */
-infer_status infer_runner_measure_swap(infer_runner *r, double *ns, infer_error *err);
+/* As infer_places_measure. */
+infer_status infer_runner_measure_swap(infer_runner *r, double *out_ns, double *in_ns, infer_error *err);
 /* Bytes of a block over all devices. */
 uint64_t infer_plan_block_bytes(const infer_plan *p);
 void infer_runner_destroy(infer_runner *r);

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "sched/places.h"
 #include "sched/private.h"
 
 enum { MAX_BUCKETS = 24 };
@@ -60,10 +61,7 @@ struct infer_runner {
     side sides[2];
     int one_device; /* its queue orders all parts: nobody waits between them, nor between two steps */
     int is_inline;
-    infer_copy_region *regions; /* one a cached layer and plane, for copy-on-write; max_regions for each device, */
-    uint32_t max_regions;       /* whose threads fill them at the same time */
-    uint8_t *places[INFER_GRAPH_MAX_DEVS]; /* host memory for blocks; each place as copy_place lays it out */
-    uint32_t n_places;
+    infer_places places;
     uint64_t step_no; /* of the last one that began */
     uint64_t t_end;   /* of the last part that was awaited, with one device */
     pthread_mutex_t lock;
@@ -209,81 +207,6 @@ static infer_status feed_ids(side *on, infer_hal_dev *d, int32_t dev)
     return n ? infer_hal_copy(d, &dst, &src, on->feeds, n) : INFER_OK;
 }
 
-/* Copies whole blocks over all cached layers of this device. */
-static infer_status copy_blocks(side *on, infer_hal_dev *d, int32_t dev)
-{
-    infer_runner *r = on->r;
-    const infer_kv_layout *l = &r->p->devs[dev].kv;
-    if (!l->spec.n_layers)
-        return INFER_OK;
-    infer_copy_end end = {r->kv[dev].h, NULL};
-    infer_copy_region *regions = r->regions + (size_t)dev * r->max_regions;
-    for (uint32_t i = 0; i < on->extra->n_copies; i++) {
-        uint32_t n = 0;
-        for (uint32_t layer = 0; layer < l->spec.n_layers; layer++) {
-            for (uint32_t plane = 0; plane < l->spec.n_planes; plane++) {
-                uint64_t at, bytes;
-                infer_kv_layout_plane(l, layer, plane, &at, &bytes);
-                uint64_t block = bytes / l->n_blocks;
-                regions[n++] = (infer_copy_region){.src_offset = at + block * (uint64_t)on->extra->copies[i].src,
-                                                   .dst_offset = at + block * (uint64_t)on->extra->copies[i].dst,
-                                                   .bytes = block,
-                                                   .rows = 1};
-            }
-        }
-        INFER_TRY(infer_hal_copy(d, &end, &end, regions, n));
-    }
-    return INFER_OK;
-}
-
-/* Bytes of a block of all layers and planes of this device. */
-static uint64_t block_bytes(const infer_plan *p, uint32_t dev)
-{
-    const infer_kv_layout *l = &p->devs[dev].kv;
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < l->spec.n_planes; i++)
-        n += l->plane_bytes[i] / l->n_blocks;
-    return l->spec.n_layers ? n * l->spec.n_layers : 0;
-}
-
-uint64_t infer_plan_block_bytes(const infer_plan *p)
-{
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < p->n_devs; i++)
-        n += block_bytes(p, i);
-    return n;
-}
-
-/* A block to its place in host memory, or back: all layers and planes, one after the other. */
-static infer_status copy_place(infer_runner *r, infer_hal_dev *d, int32_t dev, const infer_swap_move *m, int out)
-{
-    const infer_kv_layout *l = &r->p->devs[dev].kv;
-    infer_copy_region *regions = r->regions + (size_t)dev * r->max_regions;
-    uint64_t host = 0;
-    uint32_t n = 0;
-    for (uint32_t layer = l->spec.layer_first; layer < l->spec.layer_first + l->spec.n_layers; layer++) {
-        for (uint32_t plane = 0; plane < l->spec.n_planes; plane++) {
-            uint64_t at, bytes;
-            infer_kv_layout_plane(l, layer, plane, &at, &bytes);
-            bytes /= l->n_blocks;
-            at += bytes * (uint64_t)m->block;
-            regions[n++] = (infer_copy_region){
-                .src_offset = out ? at : host, .dst_offset = out ? host : at, .bytes = bytes, .rows = 1};
-            host += bytes;
-        }
-    }
-    infer_copy_end kv = {r->kv[dev].h, NULL}, mem = {NULL, r->places[dev] + host * (uint64_t)m->place};
-    return infer_hal_copy(d, out ? &mem : &kv, out ? &kv : &mem, regions, n);
-}
-
-static infer_status swap_blocks(infer_runner *r, infer_hal_dev *d, int32_t dev, const infer_swap_move *m, uint32_t n,
-                                int out)
-{
-    for (uint32_t i = 0; r->places[dev] && i < n; i++)
-        INFER_TRY(copy_place(r, d, dev, &m[i], out));
-    return INFER_OK;
-}
-
 static infer_status init_counts(side *on, infer_hal_dev *d, int32_t dev)
 {
     infer_runner *r = on->r;
@@ -346,9 +269,9 @@ static infer_status run_part(side *on, uint32_t i, infer_hal_dev *d, infer_hal_d
         INFER_TRY(feed_ids(on, d, part->dev));
         /* In this order: a block that is copied out is free for the copies, and one that was copied from, for those in.
          */
-        INFER_TRY(swap_blocks(r, d, part->dev, on->extra->outs, on->extra->n_outs, 1));
-        INFER_TRY(copy_blocks(on, d, part->dev));
-        INFER_TRY(swap_blocks(r, d, part->dev, on->extra->ins, on->extra->n_ins, 0));
+        INFER_TRY(infer_places_out(&r->places, d, part->dev, on->extra->outs, on->extra->n_outs));
+        INFER_TRY(infer_places_copy(&r->places, d, part->dev, on->extra->copies, on->extra->n_copies));
+        INFER_TRY(infer_places_in(&r->places, d, part->dev, on->extra->ins, on->extra->n_ins));
     }
     if (sampling && !on->extra->want_sample)
         return INFER_OK;
@@ -661,15 +584,8 @@ static infer_status alloc_host(infer_runner *r, infer_error *err)
 {
     const infer_plan *p = r->p;
     r->stage = infer_alloc_aligned(p->stage_bytes, 256);
-    for (uint32_t i = 0; i < p->n_devs; i++)
-        if (p->devs[i].kv.spec.n_layers * p->devs[i].kv.spec.n_planes > r->max_regions)
-            r->max_regions = p->devs[i].kv.spec.n_layers * p->devs[i].kv.spec.n_planes;
-    r->regions = infer_calloc((size_t)p->n_devs * r->max_regions, sizeof *r->regions);
     r->parts = infer_calloc(p->compiled.n_parts, sizeof *r->parts);
-    for (uint32_t i = 0; r->n_places && i < p->n_devs; i++)
-        if (block_bytes(p, i) && !(r->places[i] = infer_alloc_aligned(block_bytes(p, i) * r->n_places, 256)))
-            return infer_error_set(err, INFER_E_NO_MEMORY, "engine: no host memory for %u swapped blocks", r->n_places);
-    if (!r->stage || !r->regions || !r->parts || alloc_side(r, &r->sides[0]) || alloc_side(r, &r->sides[1]))
+    if (!r->stage || !r->parts || alloc_side(r, &r->sides[0]) || alloc_side(r, &r->sides[1]))
         return infer_error_set(err, INFER_E_NO_MEMORY, "engine: no host memory for the step's blocks");
     return INFER_OK;
 }
@@ -681,7 +597,6 @@ infer_status infer_runner_create(infer_model *m, uint32_t n_places, infer_runner
         return infer_error_set(err, INFER_E_NO_MEMORY, "engine: no host memory");
     r->m = m;
     r->p = m->plan;
-    r->n_places = n_places;
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->done_cond, NULL);
     choose_buckets(r);
@@ -691,6 +606,8 @@ infer_status infer_runner_create(infer_model *m, uint32_t n_places, infer_runner
     for (uint32_t i = 0; i < r->p->n_devs; i++)
         r->is_inline |= (infer_hal_dev_props(r->p->devs[i].dev)->flags & INFER_PROP_INLINE) != 0;
     infer_status s = alloc_host(r, err);
+    if (s == INFER_OK)
+        s = infer_places_create(&r->places, r->p, r->kv, n_places, err);
     for (uint32_t i = 0; s == INFER_OK && i < r->p->n_devs; i++)
         s = alloc_device(r, i, err);
     for (uint32_t i = 0; s == INFER_OK && i < r->p->compiled.n_parts; i++)
@@ -724,10 +641,8 @@ void infer_runner_destroy(infer_runner *r)
         infer_model_free(r->m, i, &r->step[i]);
         infer_model_free(r->m, i, &r->arena[i]);
     }
-    for (uint32_t i = 0; i < r->p->n_devs; i++)
-        infer_free_aligned(r->places[i]);
+    infer_places_destroy(&r->places);
     infer_free(r->parts);
-    infer_free(r->regions);
     free_side(&r->sides[0]);
     free_side(&r->sides[1]);
     infer_free_aligned(r->stage);
@@ -736,47 +651,9 @@ void infer_runner_destroy(infer_runner *r)
     infer_free(r);
 }
 
-typedef struct trial {
-    infer_hal_job job;
-    infer_runner *r;
-    int32_t dev;
-    infer_status status;
-} trial;
-
-enum { TRIAL_BLOCKS = 8 };
-
-static void run_trial(infer_hal_job *job)
+infer_status infer_runner_measure_swap(infer_runner *r, double *out_ns, double *in_ns, infer_error *err)
 {
-    trial *t = (trial *)job;
-    infer_hal_dev *d = t->r->p->devs[t->dev].dev;
-    for (int out = 1; out >= 0; out--) {
-        for (int32_t i = 0; t->status == INFER_OK && i < TRIAL_BLOCKS; i++) {
-            const infer_swap_move m = {0, i % (int32_t)t->r->n_places, 0};
-            t->status = copy_place(t->r, d, t->dev, &m, out);
-        }
-        const infer_status s = infer_hal_drain(d);
-        t->status = t->status == INFER_OK ? s : t->status;
-    }
-}
-
-infer_status infer_runner_measure_swap(infer_runner *r, double *ns, infer_error *err)
-{
-    *ns = 0;
-    for (uint32_t i = 0; i < r->p->n_devs; i++) {
-        if (!r->places[i])
-            continue;
-        for (int warm = 1; warm >= 0; warm--) { /* the first time memory is touched */
-            trial t = {.job.run = run_trial, .r = r, .dev = (int32_t)i};
-            const uint64_t t0 = infer_clock_ns();
-            infer_hal_run(r->p->devs[i].dev, &t.job);
-            const double took = (double)(infer_clock_ns() - t0) / TRIAL_BLOCKS;
-            if (t.status != INFER_OK)
-                return infer_hal_fail(r->p->devs[i].dev, t.status, err, "copying a block to host memory and back");
-            if (!warm && took > *ns)
-                *ns = took;
-        }
-    }
-    return INFER_OK;
+    return infer_places_measure(&r->places, out_ns, in_ns, err);
 }
 
 infer_step_image *infer_runner_image(infer_runner *r, uint32_t which)

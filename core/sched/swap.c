@@ -41,11 +41,11 @@ void infer_swap_out(infer_sched *s, infer_step *st, infer_req *r)
         return;
     /* Both are known only once they were measured; then to compute again is what always works. */
     const double again = infer_budget_row_ns(&s->budget) * (double)r->n_computed;
-    if (w->mode == INFER_PREEMPTION_AUTO && !(w->block_ns * n < again))
+    if (w->mode == INFER_PREEMPTION_AUTO && !((w->out_ns + w->in_ns) * n < again))
         return;
     for (uint32_t i = 0; i < n; i++) {
         r->places[i] = w->free_places[--w->n_free];
-        st->x.outs[st->x.n_outs++] = (infer_swap_move){r->seq.blocks[i], r->places[i], r->id};
+        st->x.outs[st->x.n_outs++] = (infer_kv_move){r->seq.blocks[i], r->places[i], -1, r->id};
     }
     r->n_places = n;
     r->n_swapped = r->n_computed;
@@ -61,7 +61,7 @@ void infer_swap_in(infer_sched *s, infer_step *st, infer_req *r, uint32_t first,
 {
     const uint32_t end = blocks_of(s, n_tokens);
     for (uint32_t i = first; i < end; i++)
-        st->x.ins[st->x.n_ins++] = (infer_swap_move){r->seq.blocks[i], r->places[i], r->id};
+        st->x.ins[st->x.n_ins++] = (infer_kv_move){r->seq.blocks[i], r->places[i], -1, r->id};
     s->swap.n_in += end - first;
     infer_swap_forget(s, r);
 }

@@ -13,17 +13,11 @@
 
 #include <infer/error.h>
 
-/* A block on its way out of the pool to a place, or back. */
-typedef struct infer_swap_move {
-    int32_t block, place;
-    uint64_t id; /* of the request */
-} infer_swap_move;
-
 typedef struct infer_swap {
     uint32_t n_places, n_free;
     int32_t *free_places; /* a stack */
     uint32_t mode;        /* INFER_PREEMPTION_* */
-    double block_ns;      /* of a block's way out and back, as measured */
+    double out_ns, in_ns; /* of a block's way out, and back, as measured */
     uint64_t n_out, n_in; /* blocks so far */
 } infer_swap;
 

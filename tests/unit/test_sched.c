@@ -108,7 +108,7 @@ static void test_swap(void **state)
                                     .places = rows[k].places,
                                     .no_prefix_cache = 1});
         w->s.swap.mode = rows[k].mode;
-        w->s.swap.block_ns = rows[k].block_ns;
+        w->s.swap.out_ns = rows[k].block_ns;
         infer_budget_note(&w->s.budget, 10, 10000);
         infer_budget_note(&w->s.budget, 60, 60000);
         submit_n(w, 8, 20, 0);
