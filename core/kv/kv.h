@@ -51,6 +51,16 @@ typedef struct infer_kv_move {
     uint64_t id;  /* the node's serial number, or the request's */
 } infer_kv_move;
 
+/* A place's content on its way to a file, or back. */
+typedef struct infer_kv_io {
+    uint32_t is_write;
+    int32_t place, slot; /* in host memory; in the file */
+    int32_t node;        /* of the prefix tree */
+    uint64_t id;         /* its serial number */
+    int ok;              /* when it is done */
+    uint64_t ns;         /* that it took */
+} infer_kv_io;
+
 /* Makes room for a table of max_tokens tokens; the only allocation of a sequence. */
 infer_status infer_kv_seq_init(const infer_kv_pool *p, infer_kv_seq *s, uint64_t max_tokens, infer_error *err);
 /* Gives all blocks back and frees the table. Safe on a zeroed struct. */

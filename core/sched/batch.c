@@ -31,9 +31,15 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
         if (p->devs[i].kv.spec.n_layers)
             s->group_reuse = infer_kv_group_serves(&p->devs[i].kv.spec, s->group_reuse);
     /* With 12 d^2 weights a layer a token's attention costs as much as the rest at position 6 d: see prefix.h. */
-    infer_status st = s->group_reuse && !o->no_prefix_cache
-                          ? infer_prefix_create(s->pool, 6ull * p->file->hp.n_embd, &s->prefix, err)
-                          : INFER_OK;
+    infer_prefix_options po = {.even_at = 6ull * p->file->hp.n_embd, .first_place = (int32_t)infer_sched_places(p, o)};
+    infer_status st = infer_tier_create(&s->tier, s->max_blocks, s->max_running, err);
+    if (st == INFER_OK && s->group_reuse && !o->no_prefix_cache) {
+        infer_tier_sizes(p, o, &s->tier);
+        po.n_places = s->tier.n_places;
+        po.n_stage = s->tier.n_stage;
+        po.n_slots = s->tier.n_slots;
+        st = infer_prefix_create(s->pool, &po, &s->prefix, err);
+    }
     if (st == INFER_OK)
         st = infer_queue_create(&s->queue, policy, infer_sched_max_queue(o) + s->max_running, err);
     if (st != INFER_OK) {
@@ -60,6 +66,7 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
 
 void infer_sched_destroy(infer_sched *s)
 {
+    infer_tier_close(&s->tier);
     infer_swap_destroy(&s->swap);
     infer_queue_destroy(&s->queue);
     infer_prefix_destroy(s->prefix);
@@ -79,8 +86,8 @@ infer_status infer_step_create(infer_step *st, const infer_sched *s, uint32_t nu
                        .x = {.late = infer_calloc(s->max_running, sizeof *st->x.late),
                              .copies = infer_calloc(s->max_running, sizeof *st->x.copies),
                              .inits = infer_calloc(s->max_running, sizeof *st->x.inits),
-                             .outs = infer_calloc(s->swap.n_places, sizeof *st->x.outs),
-                             .ins = infer_calloc(s->swap.n_places, sizeof *st->x.ins)}};
+                             .outs = infer_calloc(s->swap.n_places + s->tier.n_places, sizeof *st->x.outs),
+                             .ins = infer_calloc(s->swap.n_places + s->tier.n_places, sizeof *st->x.ins)}};
     if (st->batch && st->x.late && st->x.copies && st->x.inits && st->x.outs && st->x.ins)
         return INFER_OK;
     infer_step_destroy(st);
@@ -129,6 +136,7 @@ static void let_go(infer_sched *s, infer_req *r)
     r->n_computed = r->n_done = 0;
     r->tainted = 0;
     r->n_known = 0;
+    r->was_aside = 0;
 }
 
 /* Out of the running set; its blocks go back. */
@@ -151,6 +159,7 @@ void infer_sched_remove(infer_sched *s, infer_req *r)
     if (r->slot >= 0)
         stop_running(s, r);
     infer_swap_forget(s, r);
+    infer_tier_forget(s, r);
     infer_queue_drop(&s->queue, r);
     for (int i = 0; i < 2; i++) {
         if (r->in[i])
@@ -274,8 +283,7 @@ static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n, u
     st->n_drafts += n_drafts;
     r->in[st->number] = b;
     r->step_rows = n;
-    if (s->prefix)
-        infer_prefix_reclaim(s->prefix, infer_kv_seq_need(s->pool, &r->seq, n));
+    infer_tier_reclaim(s, st, infer_kv_seq_need(s->pool, &r->seq, n));
     infer_kv_seq_grow(s->pool, &r->seq, n, &st->x.copies[st->x.n_copies], &n_copy);
     st->x.n_copies += n_copy;
     im->q_start[seq] = (int32_t)im->n_tokens;
@@ -381,14 +389,16 @@ static void take_known(infer_sched *s, infer_req *r, const infer_req *p)
      * alone it must start. */
     if (r->seq.n_tokens % size && !infer_sched_free_blocks(s))
         infer_kv_seq_truncate(s->pool, &r->seq, r->seq.n_tokens / size * size);
-    /* What lies in host memory goes on from a whole block. */
-    r->n_computed = r->seq.n_tokens;
+    /* What lies in host memory goes on from a whole block: the prefix cache's, or its own if that goes further. */
+    s->tier.n_ready = 0;
+    r->n_computed = p || !s->prefix ? r->seq.n_tokens : infer_tier_find(s, r, most);
     uint64_t swapped = infer_swap_tokens(r);
     if (swapped > r->n_tokens - 1)
         swapped = r->n_tokens - 1;
     if (swapped > r->n_computed) {
-        infer_kv_seq_truncate(s->pool, &r->seq, r->n_computed / size * size);
+        infer_kv_seq_truncate(s->pool, &r->seq, r->seq.n_tokens / size * size);
         r->n_computed = swapped;
+        s->tier.n_ready = 0;
     }
     if (r->n_known > r->seq.n_tokens / size)
         r->n_known = (uint32_t)(r->seq.n_tokens / size);
@@ -420,10 +430,13 @@ static void bring_back(infer_sched *s, infer_step *st, infer_req *r)
     uint32_t n_none;
     const uint64_t more = r->n_computed - r->seq.n_tokens;
     const uint32_t first = r->seq.n_blocks;
-    if (s->prefix)
-        infer_prefix_reclaim(s->prefix, infer_kv_seq_need(s->pool, &r->seq, more));
+    infer_tier_hold(s);
+    infer_tier_reclaim(s, st, infer_kv_seq_need(s->pool, &r->seq, more));
     infer_kv_seq_grow(s->pool, &r->seq, more, &none, &n_none); /* it ends on a block's edge: nothing is copied */
-    infer_swap_in(s, st, r, first, r->n_computed);
+    if (s->tier.n_ready)
+        infer_tier_in(s, st, r, first);
+    else
+        infer_swap_in(s, st, r, first, r->n_computed);
 }
 
 static int admit(infer_sched *s, infer_step *st, infer_req *r, uint64_t now)
@@ -436,6 +449,10 @@ static int admit(infer_sched *s, infer_step *st, infer_req *r, uint64_t now)
         return 0;
     s->blocked_id = 0;
     take_known(s, r, p);
+    if (!p && !infer_swap_tokens(r) && infer_tier_step_aside(s, r, most_known(s, r))) {
+        not_yet(s, r);
+        return 1; /* others go on */
+    }
     uint32_t n = chunk_of(s, st, r);
     if (!n)
         return not_yet(s, r);
@@ -453,6 +470,7 @@ static int admit(infer_sched *s, infer_step *st, infer_req *r, uint64_t now)
     if (r->n_computed > r->seq.n_tokens)
         bring_back(s, st, r);
     infer_swap_forget(s, r); /* what of it the prefix cache had */
+    infer_tier_forget(s, r);
     uint64_t room = room_of(s, r);
     if (n > room)
         n = (uint32_t)room;
@@ -534,6 +552,9 @@ uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now)
     st->x.n_late = st->x.n_copies = st->x.n_inits = st->x.n_outs = st->x.n_ins = 0;
     st->x.want_sample = st->x.want_top = st->x.want_logits = st->x.want_hidden = 0;
     const uint64_t preempted = s->preemptions;
+    if (s->prefix)
+        infer_prefix_step(s->prefix);
+    infer_tier_poll(s);
     for (uint32_t i = 0; i < s->n_running; i++)
         s->running[i]->step_rows = 0;
     st->max_rows = s->max_tokens;
@@ -603,5 +624,6 @@ void infer_sched_undo(infer_sched *s, infer_step *st)
         infer_queue_put_back(&s->queue, r);
     }
     infer_swap_failed(s, st);
+    infer_tier_done(s, st, 0);
     st->n_batch = 0;
 }

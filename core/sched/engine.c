@@ -50,13 +50,20 @@ struct infer_engine {
 
 /* ---- Ending requests --------------------------------------------------------------------------------------------- */
 
+static void note_tier(const infer_sched *s, uint32_t tier, uint32_t capacity, infer_tier_stats *out)
+{
+    infer_prefix_counts c;
+    infer_prefix_get_counts(s->prefix, tier, &c);
+    *out = (infer_tier_stats){capacity, c.nodes, c.stored, c.hits, c.evicted, c.lost};
+}
+
 /* What the scheduler's state says, for those who ask. e->lock is held. */
 static void note_state(infer_engine *e)
 {
     infer_engine_stats *st = &e->stats;
     const infer_sched *s = &e->sched;
     st->n_running = s->n_running;
-    st->n_waiting = s->queue.n;
+    st->n_waiting = s->queue.n + s->tier.n_aside;
     st->under_way = e->under_way != NULL;
     st->preemptions = s->preemptions;
     st->prefix_queries = s->prefix_queries;
@@ -68,6 +75,10 @@ static void note_state(infer_engine *e)
     st->spec_accepted_tokens = s->spec.n_accepted;
     st->blocks_used = infer_kv_pool_total(s->pool) - infer_sched_free_blocks(s);
     st->blocks_cached = infer_kv_pool_idle(s->pool);
+    if (s->prefix) {
+        note_tier(s, INFER_TIER_HOST, s->tier.n_places, &st->tier_host);
+        note_tier(s, INFER_TIER_FILE, s->tier.n_slots, &st->tier_file);
+    }
     /* Blocks may be shared: what is not filled, at the end of each sequence, is not. */
     st->kv_tokens_used = st->blocks_used * st->block_size - infer_kv_pool_slack(s->pool);
 }
@@ -135,6 +146,8 @@ static void finish_all(infer_engine *e, uint32_t how, infer_status s, const char
         finish(e, e->sched.running[e->sched.n_running - 1], how, s, error);
     for (infer_req *r; (r = infer_queue_head(&e->sched.queue));)
         finish(e, r, how, s, error);
+    while (e->sched.tier.n_aside)
+        finish(e, e->sched.tier.aside[0], how, s, error);
     infer_events_tell(&e->events);
 }
 
@@ -253,6 +266,7 @@ static void after_step(infer_engine *e, infer_step *step, const infer_step_resul
 {
     infer_sched *s = &e->sched;
     uint64_t now = infer_clock_ns(), prompt = 0, made = 0;
+    infer_tier_done(s, step, 1);
     /* The step's figures stand before anybody hears of its tokens. */
     for (uint32_t i = 0; i < step->n_batch; i++) {
         const infer_batch_entry *b = &step->batch[i];
@@ -337,7 +351,8 @@ static int take_inbox(infer_engine *e)
 {
     pthread_mutex_lock(&e->lock);
     note_state(e);
-    while (!e->stop && !e->inbox && !e->n_cancels && !e->sched.n_running && !e->sched.queue.n && !e->under_way)
+    while (!e->stop && !e->inbox && !e->n_cancels && !e->sched.n_running && !e->sched.queue.n && !e->under_way &&
+           !infer_tier_ready(&e->sched.tier))
         pthread_cond_wait(&e->work, &e->lock);
     take_requests(e);
     note_state(e); /* submitters count on it */
@@ -370,6 +385,7 @@ static void step_failed(infer_engine *e, infer_step *step, infer_status s, const
         infer_events_fatal(&e->events, s);
     }
     infer_swap_failed(&e->sched, step);
+    infer_tier_done(&e->sched, step, 0);
     bury(e, step);
 }
 
@@ -415,7 +431,7 @@ static void tell_step(infer_engine *e, const infer_step *st, uint64_t t_end, inf
  * comes meanwhile joins them; so does what moves between the pool and host memory. */
 static int goes_ahead(const infer_engine *e, const infer_step *next)
 {
-    return infer_runner_feeds(e->runner) && next->x.n_late && !next->preempted && !next->x.n_outs && !next->x.n_ins;
+    return infer_runner_feeds(e->runner) && next->x.n_late && !next->preempted && !next->x.n_ins;
 }
 
 /* The step under way failed; `next` (NULL: none) was built on it, and may have begun. */
@@ -516,6 +532,15 @@ static void *engine_main(void *arg)
     return NULL;
 }
 
+/* The store has done something. On its thread. */
+static void wake(void *user)
+{
+    infer_engine *e = user;
+    pthread_mutex_lock(&e->lock);
+    pthread_cond_signal(&e->work);
+    pthread_mutex_unlock(&e->lock);
+}
+
 /* ---- API --------------------------------------------------------------------------------------------------------- */
 
 infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt, infer_engine **out, infer_error *err)
@@ -555,8 +580,10 @@ infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt
         goto fail;
     }
     if ((s = infer_sched_create(&e->sched, m->plan, &o, err)) != INFER_OK ||
-        (s = infer_runner_create(m, e->sched.swap.n_places, &e->runner, err)) != INFER_OK ||
+        (s = infer_runner_create(m, e->sched.swap.n_places + e->sched.tier.n_places, &e->runner, err)) != INFER_OK ||
         (s = infer_runner_measure_swap(e->runner, &e->sched.swap.out_ns, &e->sched.swap.in_ns, err)) != INFER_OK ||
+        (e->sched.prefix && (s = infer_tier_open(&e->sched.tier, infer_runner_places(e->runner), e->sched.swap.n_places,
+                                                 &o, wake, e, err)) != INFER_OK) ||
         (s = infer_step_create(&e->steps[0], &e->sched, 0, infer_runner_image(e->runner, 0), err)) != INFER_OK ||
         (s = infer_step_create(&e->steps[1], &e->sched, 1, infer_runner_image(e->runner, 1), err)) != INFER_OK)
         goto fail;
@@ -564,8 +591,11 @@ infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt
     for (uint32_t i = 0; e->tok && i < e->n_vocab; i++)
         if (infer_tokenizer_is_end(e->tok, (int32_t)i) && e->sched.n_end_ids < INFER_MAX_END_IDS)
             e->sched.end_ids[e->sched.n_end_ids++] = (int32_t)i;
-    e->stats = (infer_engine_stats){
-        .struct_size = sizeof e->stats, .block_size = m->plan->block_size, .blocks_total = m->plan->n_blocks};
+    e->stats = (infer_engine_stats){.struct_size = sizeof e->stats,
+                                    .block_size = m->plan->block_size,
+                                    .blocks_total = m->plan->n_blocks,
+                                    .host_blocks_bytes = (e->sched.swap.n_places + (uint64_t)e->sched.tier.n_places) *
+                                                         infer_plan_block_bytes(m->plan)};
     if (pthread_create(&e->thread, NULL, engine_main, e) != 0) {
         s = infer_error_set(err, INFER_E_NO_MEMORY, "engine: no thread");
         goto fail;
@@ -589,6 +619,7 @@ void infer_engine_destroy(infer_engine *e)
         pthread_mutex_unlock(&e->lock);
         pthread_join(e->thread, NULL);
     }
+    infer_tier_close(&e->sched.tier); /* its thread is at the runner's places */
     infer_runner_destroy(e->runner);
     infer_step_destroy(&e->steps[0]);
     infer_step_destroy(&e->steps[1]);
@@ -636,6 +667,8 @@ infer_status infer_engine_submit(infer_engine *e, const infer_request *req, uint
         s = infer_error_set(err, INFER_E_NO_MEMORY, "request: no host memory for what its text proposes");
     if (s == INFER_OK && e->sched.swap.n_places &&
         !(r->places = infer_malloc((r->cap_tokens / infer_kv_pool_block_size(e->sched.pool) + 1) * sizeof *r->places)))
+        s = infer_error_set(err, INFER_E_NO_MEMORY, "request: no host memory for its block table");
+    if (s == INFER_OK && e->sched.tier.store && !(r->nodes = infer_malloc(e->sched.tier.max_path * sizeof *r->nodes)))
         s = infer_error_set(err, INFER_E_NO_MEMORY, "request: no host memory for its block table");
     if (s != INFER_OK)
         goto fail;

@@ -14,6 +14,7 @@
 #include "sched/queue.h"
 #include "sched/spec.h"
 #include "sched/swap.h"
+#include "sched/tier.h"
 
 /* ---- Runner: one step on the plan's devices ------------------------------------------------------------------ */
 
@@ -66,6 +67,8 @@ typedef struct infer_step_result {
 /* Allocates the plan's cache, arenas and step blocks, builds and instantiates all programs. n_places: blocks that host
  * memory is to have room for (touched where one is filled). */
 infer_status infer_runner_create(infer_model *m, uint32_t n_places, infer_runner **out, infer_error *err);
+/* The host memory for blocks: n_places. */
+const struct infer_places *infer_runner_places(const infer_runner *r);
 /* As infer_places_measure. */
 infer_status infer_runner_measure_swap(infer_runner *r, double *out_ns, double *in_ns, infer_error *err);
 /* Bytes of a block over all devices. */
@@ -121,7 +124,12 @@ typedef struct infer_req {
     int32_t *places;      /* in host memory, of its blocks; owned; NULL: it is never swapped */
     uint32_t n_places;
     uint64_t n_swapped; /* tokens in them */
-    int32_t slot;       /* among the running ones: its row of the sampling counts; -1: not running */
+    /* Nodes of the prefix tree that it had read from the file, or waits for; owned, NULL: there is no file. n_seen: the
+     * first of them are there. aside: waits for them, out of the queue; was: since it last ran. */
+    infer_prefix_ref *nodes;
+    uint32_t n_nodes, n_seen;
+    int is_aside, was_aside;
+    int32_t slot; /* among the running ones: its row of the sampling counts; -1: not running */
     infer_sampling sampling;
     infer_sample_bias *bias; /* sampling.n_bias, owned */
     uint16_t *counts;        /* n_vocab, owned; NULL: no penalties */
@@ -207,6 +215,7 @@ typedef struct infer_sched {
     infer_budget budget;
     infer_swap swap;
     infer_spec spec;
+    infer_tier tier;
     uint32_t max_tokens, max_logits, prefill_chunk, max_blocks, n_vocab;
     int32_t end_ids[INFER_MAX_END_IDS]; /* ids that end generation by themselves */
     uint32_t n_end_ids;

@@ -172,6 +172,7 @@ void infer_req_destroy(infer_req *r)
     infer_free(r->spec);
     infer_lane_destroy(r->lane_record);
     infer_free(r->places);
+    infer_free(r->nodes);
     infer_buf_free(&r->held);
     for (uint32_t i = 0; i < r->n_stops; i++)
         infer_free(r->stops[i]);

@@ -656,6 +656,11 @@ infer_status infer_runner_measure_swap(infer_runner *r, double *out_ns, double *
     return infer_places_measure(&r->places, out_ns, in_ns, err);
 }
 
+const infer_places *infer_runner_places(const infer_runner *r)
+{
+    return &r->places;
+}
+
 infer_step_image *infer_runner_image(infer_runner *r, uint32_t which)
 {
     return &r->sides[which].image;

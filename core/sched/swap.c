@@ -75,7 +75,7 @@ void infer_swap_forget(infer_sched *s, infer_req *r)
 void infer_swap_failed(infer_sched *s, infer_step *st)
 {
     for (uint32_t i = 0; i < st->x.n_outs; i++) {
-        infer_req *r = infer_queue_find(&s->queue, st->x.outs[i].id);
+        infer_req *r = st->x.outs[i].node < 0 ? infer_queue_find(&s->queue, st->x.outs[i].id) : NULL;
         if (r)
             infer_swap_forget(s, r);
     }

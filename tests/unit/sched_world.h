@@ -2,6 +2,11 @@
 #ifndef INFER_TESTS_SCHED_WORLD_H
 #define INFER_TESTS_SCHED_WORLD_H
 
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "sched/places.h"
 #include "unit/rng.h"
 #include "unit/sched_util.h"
 
@@ -28,10 +33,41 @@ typedef struct world {
 
 typedef struct shape {
     uint32_t blocks, block, parallel, batched, step_tokens, chunk, ctx, logits, no_prefix_cache, places, drafts;
+    uint32_t host, slots; /* of the prefix cache; slots: of a real file */
 } shape;
 
 static uint32_t next_policy; /* of the next world */
 static uint64_t next_tenant; /* of the next requests */
+
+static inline void nobody_waits(void *user)
+{
+    (void)user;
+}
+
+/* Host memory and a file for what the prefix cache has to give up; the file takes as many places as it has slots. */
+static inline void world_tiers(world *w, shape sh)
+{
+    infer_tier *t = &w->s.tier;
+    t->n_stage = sh.slots;
+    t->n_slots = sh.slots;
+    t->n_places = sh.host + sh.slots;
+    t->fetch = INFER_PREFIX_FETCH_ALWAYS;
+    const infer_prefix_options po = {6 * EMBD, (int32_t)sh.places, t->n_places, t->n_stage, t->n_slots};
+    infer_prefix_destroy(w->s.prefix);
+    assert_int_equal(infer_prefix_create(w->s.pool, &po, &w->s.prefix, NULL), INFER_OK);
+    if (!sh.slots)
+        return;
+    char dir[] = "/tmp/infer-sched-XXXXXX";
+    infer_plan p = {.n_devs = 1};
+    const infer_places places = {
+        .p = &p, .mem = {(uint8_t *)w->host}, .bytes = {sh.block * sizeof *w->host}, .n = sh.places + t->n_places};
+    infer_error e = {0};
+    assert_non_null(mkdtemp(dir));
+    const infer_engine_options o = {.prefix_file_dir = dir};
+    if (infer_tier_open(t, &places, sh.places, &o, nobody_waits, NULL, &e))
+        fail_msg("%s", e.text);
+    assert_int_equal(rmdir(dir), 0); /* the file has no name */
+}
 
 static inline world *world_of(shape sh)
 {
@@ -57,7 +93,9 @@ static inline world *world_of(shape sh)
     w->s.n_vocab = VOCAB;
     infer_swap_destroy(&w->s.swap);
     assert_int_equal(infer_swap_create(&w->s.swap, sh.places, INFER_PREEMPTION_SWAP, NULL), INFER_OK);
-    w->host = calloc((size_t)sh.places * sh.block + 1, sizeof *w->host);
+    w->host = calloc((size_t)(sh.places + sh.host + sh.slots) * sh.block + 1, sizeof *w->host);
+    if (w->s.prefix && sh.host + sh.slots)
+        world_tiers(w, sh);
     uint32_t t = sh.batched, l = p->opt.max_logit_rows;
     for (uint32_t i = 0; i < 2; i++) {
         infer_step_image *im = &w->im[i];
@@ -116,6 +154,8 @@ static inline infer_req *submit(world *w, const infer_request *q)
     r->id = w->next_id++;
     r->tenant = next_tenant;
     assert_true(infer_spec_join(&w->s, r));
+    if (w->s.tier.store)
+        r->nodes = malloc(w->s.tier.max_path * sizeof *r->nodes);
     if (w->s.swap.n_places)
         r->places = malloc((r->cap_tokens / infer_kv_pool_block_size(w->s.pool) + 1) * sizeof *r->places);
     infer_sched_enqueue(&w->s, r);
@@ -340,6 +380,7 @@ static inline void make_tokens(world *w, infer_step *st, rng *pick, uint32_t sto
 /* What follows it. A request may end before its length, once in `stop` tokens. */
 static inline void after(world *w, infer_step *st, rng *pick, uint32_t stop)
 {
+    infer_tier_done(&w->s, st, 1);
     for (uint32_t i = 0; i < st->n_batch; i++) {
         infer_batch_entry *e = &st->batch[i];
         infer_req *r = e->r;
@@ -428,8 +469,11 @@ static inline uint32_t lap(world *w, rng *pick, void (*late)(world *w, rng *pick
 
 static inline void drain(world *w, rng *pick)
 {
-    for (uint64_t i = 0; step(w, pick); i++)
+    for (uint64_t i = 0; step(w, pick) || w->s.tier.n_aside; i++) {
         assert_true(i < 200000); /* every request ends */
+        if (w->s.tier.n_aside)
+            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
     assert_int_equal(infer_sched_free_blocks(&w->s), infer_kv_pool_total(w->s.pool));
 }
 
@@ -439,6 +483,7 @@ static inline uint32_t half_step(world *w)
     uint32_t rows = build(w);
     check_image(w, rows);
     infer_sched_begin(&w->s, w->st);
+    infer_tier_done(&w->s, w->st, 1);
     for (uint32_t i = 0; i < w->st->n_batch; i++)
         infer_sched_finish(&w->s, w->st, &w->st->batch[i]);
     return rows;

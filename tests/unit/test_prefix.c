@@ -41,7 +41,7 @@ static void world_open(world *w, uint32_t n_blocks, uint32_t size)
     w->n_blocks = n_blocks;
     w->size = size;
     assert_int_equal(infer_kv_pool_create(n_blocks, size, &w->pool, NULL), INFER_OK);
-    assert_int_equal(infer_prefix_create(w->pool, 16, &w->t, NULL), INFER_OK);
+    assert_int_equal(infer_prefix_create(w->pool, &(infer_prefix_options){.even_at = 16}, &w->t, NULL), INFER_OK);
 }
 
 static void world_close(world *w)
@@ -130,7 +130,7 @@ static uint32_t compute(world *w, live *l, uint32_t n)
 {
     infer_kv_copy c;
     uint32_t n_copy, before = infer_prefix_n_nodes(w->t);
-    while (n && !infer_prefix_reclaim(w->t, infer_kv_seq_need(w->pool, &l->s, n)))
+    while (n && !infer_prefix_reclaim(w->t, infer_kv_seq_need(w->pool, &l->s, n), NULL, NULL))
         n--;
     w->evicted += before - infer_prefix_n_nodes(w->t);
     assert_int_equal(infer_kv_seq_grow(w->pool, &l->s, n, &c, &n_copy), INFER_OK);
@@ -209,7 +209,7 @@ static void test_random(void **state)
         }
         check(&w);
         assert_int_equal(infer_kv_pool_free(w.pool) + infer_kv_pool_idle(w.pool), w.n_blocks);
-        assert_true(infer_prefix_reclaim(w.t, w.n_blocks)); /* all of it */
+        assert_true(infer_prefix_reclaim(w.t, w.n_blocks, NULL, NULL)); /* all of it */
         assert_int_equal(infer_prefix_n_nodes(w.t), 0);
         check(&w);
         matched += w.matched, inside += w.inside, replaced += w.replaced, evicted += w.evicted;
@@ -253,21 +253,21 @@ static void test_order(void **state)
     know(&w, "bbbbBBBB");
     know(&w, "ccccCCCC");
     know(&w, "aaaaAAAA");
-    assert_true(infer_prefix_reclaim(w.t, 11));
+    assert_true(infer_prefix_reclaim(w.t, 11, NULL, NULL));
     assert_int_equal(known(&w, "bbbbBBBB"), 4); /* its leaf, not its beginning */
     assert_int_equal(known(&w, "aaaaAAAA"), 8);
-    assert_true(infer_prefix_reclaim(w.t, 12));
+    assert_true(infer_prefix_reclaim(w.t, 12, NULL, NULL));
     assert_int_equal(known(&w, "bbbb"), 0); /* a leaf now, and nearer the start than the others' */
-    assert_true(infer_prefix_reclaim(w.t, 13));
+    assert_true(infer_prefix_reclaim(w.t, 13, NULL, NULL));
     assert_int_equal(known(&w, "ccccCCCC"), 4);
-    assert_true(infer_prefix_reclaim(w.t, 16));
-    assert_false(infer_prefix_reclaim(w.t, 17));
+    assert_true(infer_prefix_reclaim(w.t, 16, NULL, NULL));
+    assert_false(infer_prefix_reclaim(w.t, 17, NULL, NULL));
     know(&w, "x");
     know(&w, "aaaaAAAAaaaa");
     know(&w, "bbbb");
-    assert_true(infer_prefix_reclaim(w.t, 12)); /* the single token */
+    assert_true(infer_prefix_reclaim(w.t, 12, NULL, NULL)); /* the single token */
     assert_int_equal(known(&w, "x"), 0);
-    assert_true(infer_prefix_reclaim(w.t, 13)); /* and the start of a text, though used last */
+    assert_true(infer_prefix_reclaim(w.t, 13, NULL, NULL)); /* and the start of a text, though used last */
     assert_int_equal(known(&w, "bbbb"), 0);
     assert_int_equal(known(&w, "aaaaAAAAaaaa"), 12);
     world_close(&w);
@@ -294,10 +294,10 @@ static void test_order(void **state)
         know(&w, s);
     }
     assert_int_equal(known(&w, "aaaaAAAA"), 8);
-    assert_false(infer_prefix_reclaim(w.t, 3));
+    assert_false(infer_prefix_reclaim(w.t, 3, NULL, NULL));
     assert_int_equal(infer_prefix_n_nodes(w.t), 2);
     end(&w, l);
-    assert_true(infer_prefix_reclaim(w.t, 4));
+    assert_true(infer_prefix_reclaim(w.t, 4, NULL, NULL));
     world_close(&w);
 }
 
@@ -385,11 +385,11 @@ static void test_in_use_before(void **state)
     }
     infer_kv_seq_truncate(w.pool, &s[0], 0);
     infer_kv_seq_truncate(w.pool, &s[3], 0);
-    assert_int_equal(infer_prefix_reclaim(w.t, 1), 1);
-    assert_int_equal(infer_prefix_reclaim(w.t, 2), 1); /* past two in use */
+    assert_int_equal(infer_prefix_reclaim(w.t, 1, NULL, NULL), 1);
+    assert_int_equal(infer_prefix_reclaim(w.t, 2, NULL, NULL), 1); /* past two in use */
     infer_kv_seq_truncate(w.pool, &s[2], 0);
     assert_int_equal(infer_kv_pool_idle(w.pool), 1);
-    assert_int_equal(infer_prefix_reclaim(w.t, 3), 1);
+    assert_int_equal(infer_prefix_reclaim(w.t, 3, NULL, NULL), 1);
     for (int i = 0; i < 4; i++)
         infer_kv_seq_free(w.pool, &s[i]);
     world_close(&w);
@@ -404,7 +404,8 @@ static void test_no_memory(void **state)
         infer_prefix *t = NULL;
         infer_error e = {0};
         infer_alloc_fail_after(n, 0);
-        infer_status s = infer_prefix_create(pool, 1, &t, &e);
+        infer_status s =
+            infer_prefix_create(pool, &(infer_prefix_options){.even_at = 1, .n_places = 2, .n_slots = 2}, &t, &e);
         if (!infer_alloc_fail_after(-1, 0)) {
             assert_int_equal(s, INFER_OK);
             infer_prefix_destroy(t);

@@ -351,6 +351,7 @@ static void failing_lap(world *w)
         failed->batch[i].r->tainted = 1;
         end(w, failed->batch[i].r);
     }
+    infer_tier_done(&w->s, failed, 0);
     w->under_way = NULL;
     bury(w);
     check_books(w);
@@ -360,7 +361,9 @@ static void test_fuzz(void **state)
 {
     (void)state;
     const char *rounds = getenv("INFER_TEST_LONG");
-    uint64_t preemptions = 0, hits = 0, swapped = 0, drafted = 0, accepted = 0;
+    uint64_t preemptions = 0, hits = 0, swapped = 0, drafted = 0, accepted = 0, aside = 0,
+             back[INFER_TIER_COUNT] = {0};
+    infer_prefix_counts c;
     int most = rounds ? 20000 : 600;
     for (int seed = 0; seed < most; seed++) {
         rng r = {(uint64_t)seed * 77 + 5};
@@ -377,7 +380,9 @@ static void test_fuzz(void **state)
                                     .logits = rng_below(&r, 30),
                                     .no_prefix_cache = seed % 4 == 0,
                                     .places = seed % 5 < 2 ? rng_below(&r, per * 4) : 0,
-                                    .drafts = seed % 7 < 3 ? 1 + rng_below(&r, 12) : 0});
+                                    .drafts = seed % 7 < 3 ? 1 + rng_below(&r, 12) : 0,
+                                    .host = seed % 7 < 4 ? rng_below(&r, per * 4) : 0,
+                                    .slots = seed % 7 == 3 ? 1 + rng_below(&r, per * 6) : 0});
         assert_int_equal(w->s.prefix == NULL, seed % 4 == 0);
         next_policy = 0;
         const int laps = seed % 2;
@@ -389,7 +394,12 @@ static void test_fuzz(void **state)
                 end(w, w->s.running[rng_below(&r, w->s.n_running)]);
             if (rng_below(&r, 16) == 0 && w->s.queue.n)
                 end(w, infer_queue_head(&w->s.queue));
+            aside += w->s.tier.n_aside;
+            if (rng_below(&r, 16) == 0 && w->s.tier.n_aside)
+                end(w, w->s.tier.aside[rng_below(&r, w->s.tier.n_aside)]);
             check_books(w);
+            if (w->s.tier.store && rng_below(&r, 4) == 0) /* the file's thread has time */
+                nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
             if (!laps)
                 step(w, &r);
             else if (w->under_way && rng_below(&r, 40) == 0)
@@ -406,12 +416,20 @@ static void test_fuzz(void **state)
         swapped += w->s.swap.n_in;
         drafted += w->s.spec.n_draft_tokens;
         accepted += w->s.spec.n_accepted;
+        for (uint32_t tier = INFER_TIER_HOST; w->s.prefix && tier <= INFER_TIER_FILE; tier++) {
+            infer_prefix_get_counts(w->s.prefix, tier, &c);
+            back[tier] += c.hits;
+        }
         assert_true(w->s.prefix ? w->s.prefix_hits < w->s.prefix_queries : !w->s.prefix_queries);
         world_free(w);
     }
     print_message("%llu drafts, %llu right\n", (unsigned long long)drafted, (unsigned long long)accepted);
+    print_message("back: %llu blocks from host memory, %llu from the file, %llu waits\n",
+                  (unsigned long long)back[INFER_TIER_HOST], (unsigned long long)back[INFER_TIER_FILE],
+                  (unsigned long long)aside);
     assert_true(preemptions > 100 && hits > 100000 && swapped > 1000);
     assert_true(drafted > 10000 && accepted > 3000 && accepted < drafted);
+    assert_true(back[INFER_TIER_HOST] > 1000 && back[INFER_TIER_FILE] > 20 && aside > 20);
 }
 
 /* What is computed once is not computed again, to the token; the last token is, and rows that the caller waits for. */

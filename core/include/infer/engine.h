@@ -32,6 +32,10 @@ typedef struct infer_engine infer_engine;
 #define INFER_SPECULATIVE_NGRAM  1u /* where the end of the text was in it before, as many as pay by measurement */
 #define INFER_SPECULATIVE_ALWAYS 2u /* as many as may be wherever it was, whether it pays or not: for tests */
 
+/* When what the prefix cache keeps below the pool is brought back. */
+#define INFER_PREFIX_FETCH_AUTO   0u /* where that is measured to be cheaper than computing it again */
+#define INFER_PREFIX_FETCH_ALWAYS 1u
+
 /* What a step was, for traces and figures by device. A part is one program on one device; a copy a value that crosses
  * devices. Times of copies are of the host: on a device with queues of its own their bytes may move later, within the
  * part. */
@@ -79,7 +83,13 @@ typedef struct infer_engine_options {
     void (*on_step)(void *user, const infer_step_info *step);
     void *step_user;
     uint32_t max_draft_tokens; /* most tokens that are tried for a request in a step; 0: 8 */
-    uint32_t reserved;
+    uint32_t prefix_fetch;     /* INFER_PREFIX_FETCH_* */
+    /* Where what the prefix cache cannot keep in the pool goes, in this order; 0 and NULL: nowhere. Host memory, used
+     * where it is needed; and a file without a name, made with all its room in a folder that is the user's and that
+     * nobody else may write. A file takes host memory too: two steps' blocks, or a context's up to 256 MiB. */
+    uint64_t prefix_host_bytes;
+    const char *prefix_file_dir;
+    uint64_t prefix_file_bytes;
 } infer_engine_options;
 
 /* Makes the programs, the block pool and the engine thread. */
@@ -190,6 +200,15 @@ INFER_API infer_status infer_engine_poll(infer_engine *e, int32_t timeout_ms, co
 /* Makes a waiting poll return (with n = 0 if there is nothing). */
 INFER_API void infer_engine_wake(infer_engine *e);
 
+/* Blocks in a tier of the prefix cache below the pool, and what became of those that were, so far. */
+typedef struct infer_tier_stats {
+    uint64_t capacity, blocks;
+    uint64_t stored;  /* were copied there */
+    uint64_t hits;    /* were brought back into the pool from there */
+    uint64_t evicted; /* left it for good, as others were worth more */
+    uint64_t lost;    /* could not be stored or read, or go on from one that is gone */
+} infer_tier_stats;
+
 typedef struct infer_engine_stats {
     uint32_t struct_size;
     uint32_t n_running, n_waiting;
@@ -213,6 +232,8 @@ typedef struct infer_engine_stats {
                          where the other was submitted while it ran */
     uint64_t spec_drafts, spec_draft_tokens, spec_accepted_tokens; /* requests in steps for which tokens were tried;
                                                                       those tokens; those of them that were right */
+    infer_tier_stats tier_host, tier_file;
+    uint64_t host_blocks_bytes; /* of host memory set aside for blocks of the cache, used where it is needed */
 } infer_engine_stats;
 /* A consistent copy; out->struct_size is the caller's, fields beyond it are left out. */
 INFER_API void infer_engine_get_stats(infer_engine *e, infer_engine_stats *out);
