@@ -326,7 +326,7 @@ static void write_done(infer_prefix *t, const infer_kv_io *io)
         return;
     not_busy(t, io->node);
     if (!io->ok) {
-        lose(t, io->node);
+        t->counts[INFER_TIER_FILE].lost += prefix_remove(t, io->node);
         return;
     }
     if (!x->kids[INFER_TIER_HOST] && !x->holds)

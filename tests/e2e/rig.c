@@ -96,6 +96,10 @@ infer_status rig_try(rig *r, const rig_options *o)
                                .preemption = o->preemption,
                                .speculative = o->speculative,
                                .max_draft_tokens = o->drafts,
+                               .prefix_host_bytes = o->prefix_host,
+                               .prefix_file_dir = o->prefix_dir,
+                               .prefix_file_bytes = o->prefix_file,
+                               .prefix_fetch = o->prefix_fetch,
                                .on_step = o->on_step,
                                .step_user = o->step_user};
     infer_status s = INFER_OK;

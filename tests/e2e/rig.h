@@ -15,11 +15,14 @@ typedef struct rig_options {
     uint64_t kv_memory, swap; /* bytes */
     uint32_t preemption;      /* INFER_PREEMPTION_* */
     uint32_t no_prefix_cache;
-    uint32_t speculative, drafts; /* INFER_SPECULATIVE_*, most in a step */
-    uint32_t validate;            /* every call to a plugin is checked */
-    uint32_t deterministic;       /* as --deterministic */
-    const char *trace;            /* file that gets a line for each call to a plugin; NULL: none */
-    const char *modules;          /* folders of modules; NULL: INFER_BACKEND_PATH */
+    uint32_t speculative, drafts;      /* INFER_SPECULATIVE_*, most in a step */
+    uint64_t prefix_host, prefix_file; /* bytes; the file in prefix_dir */
+    const char *prefix_dir;            /* NULL: none */
+    uint32_t prefix_fetch;             /* INFER_PREFIX_FETCH_* */
+    uint32_t validate;                 /* every call to a plugin is checked */
+    uint32_t deterministic;            /* as --deterministic */
+    const char *trace;                 /* file that gets a line for each call to a plugin; NULL: none */
+    const char *modules;               /* folders of modules; NULL: INFER_BACKEND_PATH */
     void (*on_step)(void *user, const infer_step_info *step);
     void *step_user;
     infer_runtime *runtime; /* another rig's, which outlives this one; NULL: its own */
