@@ -183,6 +183,18 @@ const opt_row opt_rows[] = {
      "time between two tokens of a stream that the reading of other prompts may not exceed; 0: no limit", 0},
     {OPT_SWAP_SPACE, "swap-space", "", PROG_SERVE, OPT_BYTES, "BYTES", "1G", 0, I53, G_SERVER,
      "host memory for the cache of requests that give way for want of blocks, taken where it is needed; 0: none", 0},
+    {OPT_PREFIX_HOST, "prefix-cache-host", "", PROG_SERVE, OPT_BYTES, "BYTES", "0", 0, I53, G_SERVER,
+     "host memory for what the prefix cache has no room for on the devices, taken where it is needed; it is brought "
+     "back "
+     "where that is measured to be cheaper than computing it again; 0: none",
+     0},
+    {OPT_PREFIX_FILE, "prefix-cache-file", "", PROG_SERVE, OPT_STRING, "DIR", 0, 0, 0, G_SERVER,
+     "keep what has no room there either in a file in DIR, which is yours and nobody else may write; the file has no "
+     "name "
+     "and goes with the process",
+     0},
+    {OPT_PREFIX_FILE_SIZE, "prefix-cache-file-size", "", PROG_SERVE, OPT_BYTES, "BYTES", "4G", 4096, I53, G_SERVER,
+     "size of that file, all of it taken from the disk at the start", 0},
     {OPT_PREEMPTION, "preemption-mode", "", PROG_SERVE, OPT_CHOICE, "auto|recompute|swap", "auto", 0, 0, G_SERVER,
      "what becomes of that cache. auto: what is measured to be cheaper", 0},
     {OPT_MAX_BODY_SIZE, "max-body-size", "", PROG_SERVE, OPT_BYTES, "BYTES", "8M", 1024, 1 << 30, G_SERVER,

@@ -132,6 +132,20 @@ static void log_plan(const session *s)
     infer_text_free(text);
 }
 
+/* Host memory that the plan does not have, as it is no device's: for blocks that have no room on theirs. */
+static void log_host_blocks(const session *s)
+{
+    char a[32];
+    infer_engine_stats st = {.struct_size = sizeof st};
+    infer_engine_get_stats(s->engine, &st);
+    if (st.host_blocks_bytes)
+        cli_log(2, "plan",
+                "host kv_blocks=%s at most, for requests that give way and the prefix cache (%llu blocks of "
+                "it, %llu more in a file)",
+                cli_bytes(a, st.host_blocks_bytes), (unsigned long long)st.tier_host.capacity,
+                (unsigned long long)st.tier_file.capacity);
+}
+
 static infer_status open_engine(session *s, const opts *o, const session_wish *w, infer_error *err)
 {
     cli_progress progress;
@@ -149,10 +163,15 @@ static infer_status open_engine(session *s, const opts *o, const session_wish *w
     eo.preemption = (uint32_t)opt_int(o, OPT_PREEMPTION);
     eo.speculative = (uint32_t)opt_int(o, OPT_SPECULATIVE); /* as INFER_SPECULATIVE_* */
     eo.max_draft_tokens = (uint32_t)opt_int(o, OPT_DRAFT_TOKENS);
+    eo.prefix_host_bytes = (uint64_t)opt_int(o, OPT_PREFIX_HOST);
+    eo.prefix_file_dir = opt_str(o, OPT_PREFIX_FILE);
+    eo.prefix_file_bytes = (uint64_t)opt_int(o, OPT_PREFIX_FILE_SIZE);
     eo.no_prefix_cache = !opt_int(o, OPT_PREFIX_CACHING);
     eo.on_step = w->on_step;
     eo.step_user = w->step_user;
-    return infer_engine_create(s->model, &eo, &s->engine, err);
+    if ((st = infer_engine_create(s->model, &eo, &s->engine, err)) >= 0)
+        log_host_blocks(s);
+    return st;
 }
 
 infer_status session_open(session *s, const opts *o, const session_wish *wish, enum session_stage stage,

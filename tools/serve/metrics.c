@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -251,6 +252,34 @@ static void print_requests(const printer *p, const metrics *m)
         line(p, "http_requests_rejected_total", why[i], (double)m->rejected[i]);
 }
 
+/* Tiers of the prefix cache below the devices' pool. */
+static void print_tiers(const printer *p, const infer_engine_stats *st)
+{
+    const struct {
+        const char *label;
+        const infer_tier_stats *t;
+    } tiers[] = {{"tier=\"host\"", &st->tier_host}, {"tier=\"file\"", &st->tier_file}};
+    static const struct {
+        const char *name, *type, *help;
+        size_t at;
+    } figures[] = {
+#define ROW(name, type, field, help) {name, type, help, offsetof(infer_tier_stats, field)}
+        ROW("kv_tier_capacity_blocks", "gauge", capacity, "Blocks that a tier of the prefix cache can hold."),
+        ROW("kv_tier_blocks", "gauge", blocks, "Blocks in a tier of the prefix cache."),
+        ROW("kv_tier_stored_total", "counter", stored, "Blocks copied to a tier."),
+        ROW("kv_tier_hits_total", "counter", hits, "Blocks brought back from a tier instead of being computed."),
+        ROW("kv_tier_evicted_total", "counter", evicted, "Blocks that left a tier for others."),
+        ROW("kv_tier_lost_total", "counter", lost, "Blocks that could not be stored or read."),
+#undef ROW
+    };
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) {
+        head(p, figures[i].name, figures[i].type, figures[i].help);
+        for (size_t k = 0; k < sizeof tiers / sizeof tiers[0]; k++)
+            line(p, figures[i].name, tiers[k].label,
+                 (double)*(const uint64_t *)((const char *)tiers[k].t + figures[i].at));
+    }
+}
+
 static void print_engine(const printer *p, const infer_engine_stats *st)
 {
     double total = (double)st->blocks_total;
@@ -270,6 +299,7 @@ static void print_engine(const printer *p, const infer_engine_stats *st)
            (double)st->prefix_queries);
     single(p, "prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.",
            (double)st->prefix_hits);
+    print_tiers(p, st);
     single(p, "num_preemptions_total", "counter", "Requests set back for others.", (double)st->preemptions);
     single(p, "spec_decode_num_drafts_total", "counter", "Sequences in steps for which tokens were tried.",
            (double)st->spec_drafts);
