@@ -267,22 +267,21 @@ done:
 /* A write and a read from the disk itself; a mean of few, which real ones soon correct. */
 static infer_status measure(infer_kv_store *s, int32_t place, const char *dir, infer_error *err)
 {
-    uint64_t ns = 0;
-    for (int32_t i = 0; i < TRIALS; i++) {
-        infer_kv_io io = {.is_write = 1, .place = place, .slot = i % (int32_t)s->n_slots};
-        int ok = copy(s, &io);
-        (void)fdatasync(s->fd);
-        (void)posix_fadvise(s->fd, 0, 0, POSIX_FADV_DONTNEED);
-        io.is_write = 0;
-        const uint64_t t0 = infer_clock_ns();
+    uint64_t t0 = 0;
+    int ok = 1;
+    for (uint32_t i = 0; i < 2 * TRIALS; i++) {
+        const infer_kv_io io = {.is_write = i < TRIALS, .place = place, .slot = (int32_t)(i % TRIALS % s->n_slots)};
+        if (i == TRIALS) {
+            (void)fdatasync(s->fd);
+            (void)posix_fadvise(s->fd, 0, 0, POSIX_FADV_DONTNEED);
+            t0 = infer_clock_ns();
+        }
         ok = ok && copy(s, &io);
-        ns += infer_clock_ns() - t0;
-        if (!ok)
-            return infer_error_set(err, INFER_E_IO, "prefix cache: a block written to a file in %s does not come back",
-                                   dir);
     }
-    s->read_ns = (double)ns / TRIALS;
-    return INFER_OK;
+    s->read_ns = (double)(infer_clock_ns() - t0) / TRIALS;
+    if (ok)
+        return INFER_OK;
+    return infer_error_set(err, INFER_E_IO, "prefix cache: a block written to a file in %s does not come back", dir);
 }
 
 infer_status infer_kv_store_create(const infer_kv_store_options *o, infer_kv_store **out, infer_error *err)

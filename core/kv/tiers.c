@@ -160,7 +160,7 @@ static void leave_pool(infer_prefix *t, int32_t b, infer_kv_move *outs, uint32_t
             to_file(t, b);
             return;
         }
-        t->counts[INFER_TIER_HOST].lost += t->n_places && x->n_tokens == t->block_size;
+        t->counts[INFER_TIER_HOST].lost += outs && t->n_places && x->n_tokens == t->block_size;
         lose(t, b);
         return;
     }

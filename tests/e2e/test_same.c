@@ -152,27 +152,29 @@ static int differ(const answer *a, const answer *b)
 typedef struct variant {
     const char *name;
     uint32_t parallel, batched, step_tokens, chunk, block, kv_tokens; /* kv_tokens 0: enough for all */
-    int crowded, swap;
+    int crowded, swap, tiers;
 } variant;
 
 static const variant variants[] = {
-    {"alone, chunk 1", 1, 64, 0, 1, 0, 0, 0, 0},
-    {"alone, chunk 7", 1, 64, 0, 7, 0, 0, 0, 0},
-    {"alone, chunk 64", 1, 64, 0, 64, 0, 0, 0, 0},
-    {"alone, blocks of 8", 1, 64, 0, 0, 8, 0, 0, 0},
-    {"16 at once", 16, 512, 0, 0, 0, 0, 1, 0},
-    {"16 at once, chunk 1", 16, 512, 0, 1, 0, 0, 1, 0},
-    {"16 at once, chunk 7, 20 rows a step", 16, 64, 20, 7, 0, 0, 1, 0},
-    {"16 at once, chunk 64", 16, 64, 0, 64, 0, 0, 1, 0},
-    {"16 at once, chunk 512", 16, 512, 0, 512, 0, 0, 1, 0},
-    {"preempted", 16, 512, 0, 0, 8, 2 * CTX, 1, 0},
-    {"preempted, chunk 7", 16, 48, 24, 7, 8, CTX + CTX / 2, 1, 0},
-    {"swapped", 16, 512, 0, 0, 8, 2 * CTX, 1, 1},
-    {"swapped, chunk 7", 16, 48, 24, 7, 8, CTX + CTX / 2, 1, 1},
+    {"alone, chunk 1", 1, 64, 0, 1, 0, 0, 0, 0, 0},
+    {"alone, chunk 7", 1, 64, 0, 7, 0, 0, 0, 0, 0},
+    {"alone, chunk 64", 1, 64, 0, 64, 0, 0, 0, 0, 0},
+    {"alone, blocks of 8", 1, 64, 0, 0, 8, 0, 0, 0, 0},
+    {"16 at once", 16, 512, 0, 0, 0, 0, 1, 0, 0},
+    {"16 at once, chunk 1", 16, 512, 0, 1, 0, 0, 1, 0, 0},
+    {"16 at once, chunk 7, 20 rows a step", 16, 64, 20, 7, 0, 0, 1, 0, 0},
+    {"16 at once, chunk 64", 16, 64, 0, 64, 0, 0, 1, 0, 0},
+    {"16 at once, chunk 512", 16, 512, 0, 512, 0, 0, 1, 0, 0},
+    {"preempted", 16, 512, 0, 0, 8, 2 * CTX, 1, 0, 0},
+    {"preempted, chunk 7", 16, 48, 24, 7, 8, CTX + CTX / 2, 1, 0, 0},
+    {"swapped", 16, 512, 0, 0, 8, 2 * CTX, 1, 1, 0},
+    {"swapped, chunk 7", 16, 48, 24, 7, 8, CTX + CTX / 2, 1, 1, 0},
+    {"preempted, tiers", 16, 512, 0, 0, 8, 2 * CTX, 1, 0, 1},
+    {"preempted, chunk 7, tiers", 16, 48, 24, 7, 8, CTX + CTX / 2, 1, 0, 1},
 };
 
 /* Those that run where requests are few, by bits: in chunks, together, preempted. */
-enum { FEW_VARIANTS = 1 << 1 | 1 << 5 | 1 << 6 | 1 << 9 | 1 << 11 };
+enum { FEW_VARIANTS = 1 << 1 | 1 << 5 | 1 << 6 | 1 << 9 | 1 << 11 | 1 << 13 };
 
 /* Bytes of cache that hold so many tokens of a tiny model: all planes of both layers. */
 static uint64_t cache_bytes(const rig_options *o, uint32_t tokens)
@@ -226,6 +228,10 @@ static void check(rig_options base, const char *what, answer *alone)
             o.swap = 1 << 24;
             o.preemption = INFER_PREEMPTION_SWAP;
         }
+        if (v->tiers) {
+            o.prefix_host = 1 << 24;
+            o.prefix_fetch = INFER_PREFIX_FETCH_ALWAYS;
+        }
         snprintf(where, sizeof where, "%s, %s", what, v->name);
         if (v->crowded)
             run_crowded(&o, got, &stats);
@@ -235,6 +241,7 @@ static void check(rig_options base, const char *what, answer *alone)
             assert_true(stats.preemptions > 0 || n_cases < CASES);
             preemptions += stats.preemptions;
             assert_true(!v->swap || stats.blocks_swapped_in > 0 || n_cases < CASES);
+            assert_true(!v->tiers || stats.tier_host.hits > 0 || n_cases < CASES);
         }
         compare(alone, got, 1, where);
         free_all(got, n_cases);
@@ -315,11 +322,11 @@ static void check_reuse(rig_options o, const char *what)
 {
     answer plain[TURNS][CASES], got[TURNS][CASES];
     const variant rows[] = {
-        {"one by one", 16, 64, 0, 0, 0, 0, 0, 0},
-        {"one by one, chunk 3, blocks of 8", 16, 64, 0, 3, 8, 0, 0, 0},
-        {"one by one, few blocks", 1, 64, 0, 0, 8, 0, 0, 0}, /* one context of cache: what is known goes again */
-        {"at once", 16, 512, 0, 0, 0, 0, 1, 0},
-        {"at once, few blocks, chunk 7", 16, 48, 24, 7, 8, 2 * CTX, 1, 0},
+        {"one by one", 16, 64, 0, 0, 0, 0, 0, 0, 0},
+        {"one by one, chunk 3, blocks of 8", 16, 64, 0, 3, 8, 0, 0, 0, 0},
+        {"one by one, few blocks", 1, 64, 0, 0, 8, 0, 0, 0, 0}, /* one context of cache: what is known goes again */
+        {"at once", 16, 512, 0, 0, 0, 0, 1, 0, 0},
+        {"at once, few blocks, chunk 7", 16, 48, 24, 7, 8, 2 * CTX, 1, 0, 0},
     };
     o.ctx = CTX;
     o.batched = 512;

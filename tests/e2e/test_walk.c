@@ -113,6 +113,8 @@ static int is_long(void)
     return getenv("INFER_TEST_LONG") != NULL;
 }
 
+static char dir[] = "/tmp/infer-walk-XXXXXX"; /* of the prefix cache's file */
+
 /* Which step comes after n: all of them, or ever wider ones with every residue on the way. */
 static int64_t after(int64_t n, int64_t dense, int64_t stride)
 {
@@ -134,7 +136,8 @@ static rig_options options(const char *devices, const char *const *settings)
                          .logit_rows = 3 * (1 + drafts),
                          .speculative = drafts ? INFER_SPECULATIVE_ALWAYS : INFER_SPECULATIVE_OFF,
                          .drafts = drafts,
-                         .swap = 1 << 20};
+                         .swap = 1 << 20,
+                         .prefix_host = 1 << 16};
 }
 
 static void print(const char *what, const tally *t)
@@ -148,6 +151,10 @@ static void walk_host(const char *devices, const char *const *settings)
     rig_options o = options(devices, settings);
     tally t = {0}, fine = {0};
     char what[64];
+    if (!strcmp(devices, "ref0")) {
+        o.prefix_dir = dir;
+        o.prefix_file = 1 << 16;
+    }
     if (settings)
         rig_fault();
     live(&o, &fine, 2);
@@ -252,6 +259,8 @@ int main(void)
         cmocka_unit_test(test_cpu),
     };
     int status;
+    if (!mkdtemp(dir))
+        return 1;
     pid_t child = fork();
     if (child < 0)
         return 1;
@@ -263,5 +272,6 @@ int main(void)
     if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status))
         return 1;
     alarm(LIMIT);
-    return cmocka_run_group_tests_name("on simulated devices", first, NULL, NULL);
+    status = cmocka_run_group_tests_name("on simulated devices", first, NULL, NULL);
+    return rmdir(dir) ? 1 : status;
 }

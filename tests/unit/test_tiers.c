@@ -126,7 +126,7 @@ static void start(world *w, rng *r, const int32_t *ids, uint32_t n)
 {
     static const infer_prefix_key key;
     live *l = &w->l[w->n_live++];
-    *l = (live){.n = n};
+    *l = (live){.n = n, .in_step = 1}; /* it may share what comes in with the step */
     memcpy(l->ids, ids, n * sizeof *ids);
     assert_int_equal(infer_kv_seq_init(w->pool, &l->s, MAX_TEXT, NULL), INFER_OK);
     infer_prefix_match(w->t, &key, ids, n - 1, &l->s);
@@ -150,7 +150,6 @@ static void start(world *w, rng *r, const int32_t *ids, uint32_t n)
         for (i = 0; i < n_in; i++)
             infer_prefix_in(w->t, path[i], l->s.blocks[l->s.n_blocks - n_in + i], &w->ins[w->n_ins++]);
         l->n_computed = (uint32_t)l->s.n_tokens;
-        l->in_step = 1;
         w->in += n_in;
         check(w);
     }
@@ -256,7 +255,7 @@ static void test_random(void **state)
                 texts[i][k] = i && k < i % 3 * 20 ? texts[0][k] : (int32_t)rng_below(&r, 1000);
         for (int i = 0; i < 500; i++) {
             infer_prefix_step(w.t);
-            if (w.n_live < MAX_LIVE && rng_below(&r, 2))
+            while (w.n_live < MAX_LIVE && rng_below(&r, 2))
                 start(&w, &r, texts[rng_below(&r, 6)], 2 + rng_below(&r, MAX_TEXT - 1));
             for (uint32_t k = 0; k < w.n_live; k++)
                 if (w.l[k].n > w.l[k].n_computed && rng_below(&r, 2))
