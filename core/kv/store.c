@@ -223,43 +223,56 @@ double infer_kv_store_read_ns(const infer_kv_store *s)
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
-/* A file in the folder, without a name, readable by nobody else; with all its room. */
-static infer_status make_file(infer_kv_store *s, const char *dir, uint64_t bytes, infer_error *err)
+/* The folder, where a file of so many bytes can be made. */
+static infer_status open_folder(const char *dir, uint64_t bytes, int *out, infer_error *err)
 {
     struct stat st;
     struct statvfs fs;
-    char name[64];
-    static _Atomic unsigned number;
     const int d = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    infer_status status = INFER_OK;
     if (d < 0)
         return infer_error_set(err, errno == ENOENT ? INFER_E_NOT_FOUND : INFER_E_IO, "prefix cache: folder %s: %s",
                                dir, strerror(errno));
-    infer_status status = INFER_OK;
-    if (fstat(d, &st) || st.st_uid != geteuid() || st.st_mode & (S_IWGRP | S_IWOTH)) {
+    if (fstat(d, &st) || st.st_uid != geteuid() || st.st_mode & (S_IWGRP | S_IWOTH))
         status = infer_error_set(err, INFER_E_INVALID,
                                  "prefix cache: folder %s: it must be this user's, and nobody else may write it: "
                                  "chmod go-w it, or make another",
                                  dir);
-        goto done;
-    }
-    if (!fstatvfs(d, &fs) && (uint64_t)fs.f_bavail * fs.f_frsize < bytes) {
+    else if (!fstatvfs(d, &fs) && (uint64_t)fs.f_bavail * fs.f_frsize < bytes)
         status =
             infer_error_set(err, INFER_E_IO, "prefix cache: folder %s: %llu bytes are free, the file takes %llu", dir,
                             (unsigned long long)((uint64_t)fs.f_bavail * fs.f_frsize), (unsigned long long)bytes);
-        goto done;
-    }
+    if (status != INFER_OK)
+        close(d);
+    *out = d;
+    return status;
+}
+
+infer_status infer_kv_store_check(const char *dir, uint64_t bytes, infer_error *err)
+{
+    int d;
+    INFER_TRY(open_folder(dir, bytes, &d, err));
+    close(d);
+    return INFER_OK;
+}
+
+/* A file in the folder, without a name, readable by nobody else; with all its room. */
+static infer_status make_file(infer_kv_store *s, const char *dir, uint64_t bytes, infer_error *err)
+{
+    static _Atomic unsigned number;
+    infer_status status = INFER_OK;
+    char name[64];
+    int d;
+    INFER_TRY(open_folder(dir, bytes, &d, err));
     snprintf(name, sizeof name, ".infer-kv-%ld-%u-%llx", (long)getpid(), atomic_fetch_add(&number, 1),
              (unsigned long long)infer_clock_ns());
     s->fd = openat(d, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (s->fd < 0 || unlinkat(d, name, 0)) {
+    if (s->fd < 0 || unlinkat(d, name, 0))
         status = infer_error_set(err, INFER_E_IO, "prefix cache: a file in %s: %s", dir, strerror(errno));
-        goto done;
-    }
-    const int e = posix_fallocate(s->fd, 0, (off_t)bytes);
+    const int e = status == INFER_OK ? posix_fallocate(s->fd, 0, (off_t)bytes) : 0;
     if (e)
         status = infer_error_set(err, INFER_E_IO, "prefix cache: a file of %llu bytes in %s: %s",
                                  (unsigned long long)bytes, dir, strerror(e));
-done:
     close(d);
     return status;
 }

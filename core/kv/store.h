@@ -33,6 +33,8 @@ typedef struct infer_kv_store_options {
 
 /* Bytes of a slot whose parts are of so many bytes together. */
 uint64_t infer_kv_store_slot_bytes(uint64_t bytes);
+/* Whether a file of so many bytes can be made there, as far as can be told without making it: errors as of create. */
+infer_status infer_kv_store_check(const char *dir, uint64_t bytes, infer_error *err);
 /* Makes the file, with all its room, and the thread. Errors: INFER_E_IO with the folder and the cause (too little room:
  * with both numbers), INFER_E_INVALID: a folder that is not the user's own, INFER_E_NO_MEMORY. */
 infer_status infer_kv_store_create(const infer_kv_store_options *o, infer_kv_store **out, infer_error *err);

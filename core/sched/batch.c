@@ -34,11 +34,12 @@ infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer
     infer_prefix_options po = {.even_at = 6ull * p->file->hp.n_embd, .first_place = (int32_t)infer_sched_places(p, o)};
     infer_status st = infer_tier_create(&s->tier, s->max_blocks, s->max_running, err);
     if (st == INFER_OK && s->group_reuse && !o->no_prefix_cache) {
-        infer_tier_sizes(p, o, &s->tier);
+        st = infer_tier_sizes(p, o, &s->tier, err);
         po.n_places = s->tier.n_places;
         po.n_stage = s->tier.n_stage;
         po.n_slots = s->tier.n_slots;
-        st = infer_prefix_create(s->pool, &po, &s->prefix, err);
+        if (st == INFER_OK)
+            st = infer_prefix_create(s->pool, &po, &s->prefix, err);
     }
     if (st == INFER_OK)
         st = infer_queue_create(&s->queue, policy, infer_sched_max_queue(o) + s->max_running, err);

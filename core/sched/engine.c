@@ -594,6 +594,8 @@ infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt
     e->stats = (infer_engine_stats){.struct_size = sizeof e->stats,
                                     .block_size = m->plan->block_size,
                                     .blocks_total = m->plan->n_blocks,
+                                    .tier_host = {.capacity = e->sched.tier.n_places},
+                                    .tier_file = {.capacity = e->sched.tier.n_slots},
                                     .host_blocks_bytes = (e->sched.swap.n_places + (uint64_t)e->sched.tier.n_places) *
                                                          infer_plan_block_bytes(m->plan)};
     if (pthread_create(&e->thread, NULL, engine_main, e) != 0) {

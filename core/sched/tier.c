@@ -11,14 +11,13 @@
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
-void infer_tier_sizes(const infer_plan *p, const infer_engine_options *o, infer_tier *t)
+infer_status infer_tier_sizes(const infer_plan *p, const infer_engine_options *o, infer_tier *t, infer_error *err)
 {
     const uint64_t block = infer_plan_block_bytes(p), most = INT32_MAX / 4;
     uint64_t places = block ? o->prefix_host_bytes / block : 0, stage = 0,
              slots = block && o->prefix_file_dir ? o->prefix_file_bytes / infer_kv_store_slot_bytes(block) : 0;
-    if (o->no_prefix_cache)
-        places = slots = 0;
     if (slots) {
+        INFER_TRY(infer_kv_store_check(o->prefix_file_dir, o->prefix_file_bytes, err));
         const uint64_t step = (p->opt.max_batched_tokens + p->block_size - 1) / p->block_size;
         const uint64_t context = (p->opt.ctx_size + p->block_size - 1) / p->block_size, few = (256u << 20) / block;
         stage = context < few ? context : few;
@@ -32,6 +31,7 @@ void infer_tier_sizes(const infer_plan *p, const infer_engine_options *o, infer_
     t->n_places = (uint32_t)places + t->n_stage;
     t->n_slots = (uint32_t)(slots < most ? slots : most);
     t->fetch = o->prefix_fetch;
+    return INFER_OK;
 }
 
 infer_status infer_tier_create(infer_tier *t, uint32_t max_path, uint32_t max_running, infer_error *err)

@@ -34,8 +34,10 @@ typedef struct infer_tier {
 } infer_tier;
 
 /* Places and slots by the options. A file takes places of its own, for what is on its way: two steps' blocks, and a
- * context's as far as those are 256 MiB. */
-void infer_tier_sizes(const struct infer_plan *p, const struct infer_engine_options *o, infer_tier *t);
+ * context's as far as those are 256 MiB. Errors as of infer_kv_store_check: before records are made for what there is
+ * no room for. */
+infer_status infer_tier_sizes(const struct infer_plan *p, const struct infer_engine_options *o, infer_tier *t,
+                              infer_error *err);
 /* Its arrays; sizes are set. infer_tier_close frees them. */
 infer_status infer_tier_create(infer_tier *t, uint32_t max_path, uint32_t max_running, infer_error *err);
 /* Makes the file, where one is asked for. The places of the tree are from `first` on among those of `places`. wake: as
