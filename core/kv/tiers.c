@@ -114,11 +114,11 @@ static void to_file(infer_prefix *t, int32_t b)
     prefix_set_tier(t, b, INFER_TIER_FILE);
 }
 
-/* A free place with a reference, NONE: there is none. Who leaves host memory for it has nothing below, or is in the
- * file already: for one place no more than one block is lost. */
-static int32_t new_place(infer_prefix *t)
+/* A free place with a reference, so that `spare` stay free; NONE: there is none. Who leaves host memory for it has
+ * nothing below, or is in the file already: for one place no more than one block is lost. */
+static int32_t new_place(infer_prefix *t, uint32_t spare)
 {
-    const int32_t b = t->n_free_places ? NONE : next_of(t, INFER_TIER_HOST);
+    const int32_t b = t->n_free_places > spare ? NONE : next_of(t, INFER_TIER_HOST);
     if (b != NONE) {
         note_worth(t, b);
         if (t->nodes[b].slot != NONE)
@@ -126,7 +126,7 @@ static int32_t new_place(infer_prefix *t)
         else if (t->nodes[b].children == NONE)
             evict(t, b);
     }
-    if (!t->n_free_places)
+    if (t->n_free_places <= spare)
         return NONE;
     const int32_t place = t->free_places[--t->n_free_places];
     take_place(t, place);
@@ -154,7 +154,7 @@ static void leave_pool(infer_prefix *t, int32_t b, infer_kv_move *outs, uint32_t
         return;
     }
     if (outs && t->n_places && x->n_tokens == t->block_size)
-        place = new_place(t);
+        place = new_place(t, t->n_stage / 4); /* for reads, when the disk does not keep up */
     if (place == NONE) {
         if (in_file) {
             to_file(t, b);
@@ -302,7 +302,7 @@ int infer_prefix_write(infer_prefix *t, infer_kv_io *io)
 int infer_prefix_read(infer_prefix *t, infer_prefix_ref ref, infer_kv_io *io)
 {
     node *x = &t->nodes[ref.node];
-    const int32_t place = new_place(t);
+    const int32_t place = new_place(t, 0);
     if (place == NONE)
         return 0;
     x->place = place;
