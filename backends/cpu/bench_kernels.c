@@ -278,7 +278,7 @@ static void attention(bench *b, infer_format f, const char *name, const shape *s
         double seconds = (double)(host_clock(NULL) - t0) * 1e-9;
         best = seconds < best ? seconds : best;
     }
-    printf("attention %-4s %2lld/%lld x %3lld, %2lld x %3lld", name, (long long)heads, (long long)kv, (long long)d,
+    printf("attention %-7s %2lld/%lld x %3lld, %2lld x %3lld", name, (long long)heads, (long long)kv, (long long)d,
            (long long)s->seqs, (long long)s->rows);
     if (s->last)
         printf(" and %lld", (long long)s->last);
@@ -295,17 +295,17 @@ static void attentions(bench *b, const char *only, int which)
     static const struct {
         infer_format f;
         const char *name;
-    } formats[] = {
-        {INFER_FMT_F16, "f16"}, {INFER_FMT_BF16, "bf16"}, {INFER_FMT_Q8_0, "q8_0"}, {INFER_FMT_Q4_0, "q4_0"}};
+    } formats[] = {{INFER_FMT_F16, "f16"},         {INFER_FMT_F32, "f32"},   {INFER_FMT_BF16, "bf16"},
+                   {INFER_FMT_F8_E4M3, "f8_e4m3"}, {INFER_FMT_Q8_0, "q8_0"}, {INFER_FMT_Q4_0, "q4_0"}};
     static const shape shapes[] = {
         {9, 3, 64, 1, 1, 0, 1024},     {32, 8, 64, 1, 1, 0, 4096},   {32, 8, 128, 1, 1, 0, 4096},
         {8, 8, 128, 1, 1, 0, 4096},    {64, 8, 128, 1, 1, 0, 4096},  {32, 8, 64, 16, 1, 0, 1024},
         {9, 3, 64, 1, 512, 0, 512},    {32, 8, 64, 1, 128, 0, 2048}, {32, 8, 128, 1, 512, 0, 512},
-        {32, 8, 128, 1, 128, 0, 2048}, {32, 8, 64, 8, 1, 120, 2048}};
+        {32, 8, 128, 1, 128, 0, 2048}, {32, 8, 64, 8, 1, 120, 2048}, {9, 3, 64, 1, 1, 0, 4096}};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (size_t j = 0; j < sizeof formats / sizeof formats[0]; j++)
             if ((which < 0 || which == (int)i) &&
-                (only ? strcmp(only, formats[j].name) == 0 : j == 0 || i == 1 || i == 2))
+                (only ? strcmp(only, formats[j].name) == 0 : j == 0 || i == 1 || i == 2 || i == 11))
                 attention(b, formats[j].f, formats[j].name, &shapes[i]);
 }
 

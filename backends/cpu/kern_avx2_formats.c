@@ -556,7 +556,7 @@ INLINE __m256 get_e4m3(const uint8_t *p)
 PLAIN(f32, 4)
 PLAIN(f16, 2)
 PLAIN(bf16, 2)
-DOTS(e4m3, 1)
+PLAIN(e4m3, 1)
 
 static void unpack_e4m3(const void *src, float *dst, int64_t n)
 {
@@ -595,6 +595,15 @@ static void unpack_bf16(const void *src, float *dst, int64_t n)
     for (; i + 8 <= n; i += 8)
         _mm256_storeu_ps(dst + i, get_bf16(p + 2 * i));
     kern_unpack_bf16(p + 2 * i, dst + i, n - i);
+}
+
+static void unpack_e4m3(const void *src, float *dst, int64_t n)
+{
+    const uint8_t *p = src;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(dst + i, get_e4m3(p + i));
+    kern_unpack_e4m3(p + i, dst + i, n - i);
 }
 
 static void pack_bf16(const float *src, void *dst, int64_t n)
@@ -658,7 +667,7 @@ const kern_format kern_avx2_formats[INFER_FMT_COUNT] = {
     [INFER_FMT_F16] = {1, 2, unpack_f16, pack_f16, dot_f16, weigh_f16},
     [INFER_FMT_BF16] = {1, 2, unpack_bf16, pack_bf16, dot_bf16, weigh_bf16},
     [INFER_FMT_Q8_0] = {32, 34, unpack_q8_0, pack_q8_0, dot_q8_0, weigh_q8_0},
-    KERN_SMALL_FORMATS(DOT_ROW) KERN_NUMBER_FORMATS(UNPACK_ROW) KERN_BLOCK32_FORMATS(BLOCK_ROW)
+    KERN_SMALL_FORMATS(BLOCK_ROW) KERN_NUMBER_FORMATS(UNPACK_ROW) KERN_BLOCK32_FORMATS(BLOCK_ROW)
         KERN_BLOCK256_FORMATS(DOT_ROW)};
 
 #else

@@ -52,6 +52,15 @@ INLINE __m128 half(const uint8_t *p)
 
 /* Four rows become vectors of four rows times four elements: row r in lanes 4 r .. 4 r + 3. */
 
+/* Sixteen numbers of E4M3, exactly: as binary16 they lie one bit lower and are 2^8 too small. */
+INLINE __m512 widen8(__m128i v)
+{
+    const __m256i twice = _mm256_slli_epi16(_mm256_cvtepi8_epi16(v), 7); /* the sign in two bits */
+    const __m256i half = _mm256_and_si256(twice, _mm256_set1_epi16((short)0xBFFF));
+    const __mmask16 number = _mm_cmpneq_epi8_mask(_mm_or_si128(v, _mm_set1_epi8(INT8_MIN)), _mm_set1_epi8(-1));
+    return _mm512_mask_mul_ps(_mm512_set1_ps(NAN), number, _mm512_cvtph_ps(half), _mm512_set1_ps(256));
+}
+
 INLINE __m512 widen(const infer_format f, __m256i v)
 {
     return f == INFER_FMT_F16 ? _mm512_cvtph_ps(v)
@@ -66,7 +75,7 @@ INLINE int64_t step_elems(const infer_format f)
 
 INLINE int64_t step_bytes(const infer_format f)
 {
-    return f == INFER_FMT_Q8_0 ? 34 : f == INFER_FMT_Q4_0 ? 18 : 32;
+    return f == INFER_FMT_Q8_0 ? 34 : f == INFER_FMT_Q4_0 ? 18 : f == INFER_FMT_F8_E4M3 ? 16 : 32;
 }
 
 typedef struct turned {
@@ -89,19 +98,22 @@ INLINE turned turn(const infer_format f, const uint8_t *const r[4], int64_t at)
         t.scale = _mm512_setzero_ps();
         return t;
     }
-    const __m512i spread = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-    uint64_t halves = 0;
-    UNROLL
-    for (int j = 0; j < 4; j++) {
-        uint16_t h;
-        memcpy(&h, r[j] + at, sizeof h);
-        halves |= (uint64_t)h << (16 * j);
+    t.scale = _mm512_setzero_ps();
+    if (f != INFER_FMT_F8_E4M3) {
+        const __m512i spread = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+        uint64_t halves = 0;
+        UNROLL
+        for (int j = 0; j < 4; j++) {
+            uint16_t h;
+            memcpy(&h, r[j] + at, sizeof h);
+            halves |= (uint64_t)h << (16 * j);
+        }
+        const __m128 scales = _mm_cvtph_ps(_mm_cvtsi64_si128((long long)halves));
+        t.scale = _mm512_permutexvar_ps(spread, _mm512_castps128_ps512(scales));
+        at += sizeof(uint16_t);
     }
-    const __m128 scales = _mm_cvtph_ps(_mm_cvtsi64_si128((long long)halves));
-    t.scale = _mm512_permutexvar_ps(spread, _mm512_castps128_ps512(scales));
     if (f == INFER_FMT_Q8_0) {
-        const __m256i a = load256(r[0] + at + 2), b = load256(r[1] + at + 2);
-        const __m256i c = load256(r[2] + at + 2), d = load256(r[3] + at + 2);
+        const __m256i a = load256(r[0] + at), b = load256(r[1] + at), c = load256(r[2] + at), d = load256(r[3] + at);
         const __m256i ab = _mm256_unpacklo_epi32(a, b), ab1 = _mm256_unpackhi_epi32(a, b);
         const __m256i cd = _mm256_unpacklo_epi32(c, d), cd1 = _mm256_unpackhi_epi32(c, d);
         t.q[0] = _mm256_unpacklo_epi64(ab, cd);
@@ -110,8 +122,7 @@ INLINE turned turn(const infer_format f, const uint8_t *const r[4], int64_t at)
         t.q[3] = _mm256_unpackhi_epi64(ab1, cd1);
         return t;
     }
-    const __m128i a = load128(r[0] + at + 2), b = load128(r[1] + at + 2);
-    const __m128i c = load128(r[2] + at + 2), d = load128(r[3] + at + 2);
+    const __m128i a = load128(r[0] + at), b = load128(r[1] + at), c = load128(r[2] + at), d = load128(r[3] + at);
     const __m128i ab = _mm_unpacklo_epi32(a, b), ab1 = _mm_unpackhi_epi32(a, b);
     const __m128i cd = _mm_unpacklo_epi32(c, d), cd1 = _mm_unpackhi_epi32(c, d);
     t.q[0] = _mm256_castsi128_si256(_mm_unpacklo_epi64(ab, cd));
@@ -127,6 +138,8 @@ INLINE __m512 quad(const infer_format f, const turned *t, const int part, const 
     if (f == INFER_FMT_F16 || f == INFER_FMT_BF16)
         return widen(f, t->q[j]);
     __m128i v = _mm256_castsi256_si128(t->q[j]);
+    if (f == INFER_FMT_F8_E4M3)
+        return widen8(v);
     if (f == INFER_FMT_Q8_0 && part)
         v = _mm256_extracti128_si256(t->q[j], 1);
     if (f == INFER_FMT_Q4_0) { /* a byte has an element of either half */
@@ -412,6 +425,8 @@ INLINE __m512 get(const infer_format f, const uint8_t *row, int64_t j)
         return _mm512_loadu_ps((const void *)(row + 4 * j));
     if (f == INFER_FMT_F16 || f == INFER_FMT_BF16)
         return widen(f, load256(row + 2 * j));
+    if (f == INFER_FMT_F8_E4M3)
+        return widen8(load128(row + j));
     const uint8_t *block = row + j / 32 * (f == INFER_FMT_Q8_0 ? 34 : 18);
     const __m512 scale = _mm512_broadcastss_ps(half(block));
     if (f == INFER_FMT_Q8_0)
@@ -423,15 +438,21 @@ INLINE __m512 get(const infer_format f, const uint8_t *row, int64_t j)
     return _mm512_permutexvar_ps(at, _mm512_mul_ps(ramp, scale));
 }
 
+/* Bytes of n elements of a row. */
+INLINE int64_t row_bytes(const infer_format f, int64_t n)
+{
+    return f == INFER_FMT_F32       ? 4 * n
+           : f == INFER_FMT_Q8_0    ? n / 32 * 34
+           : f == INFER_FMT_Q4_0    ? n / 32 * 18
+           : f == INFER_FMT_F8_E4M3 ? n
+                                    : 2 * n;
+}
+
 /* C vectors of columns for R rows: each element one chain of fused products in the order of keys. */
 INLINE void weigh_columns(const infer_format f, const int R, const int C, const uint8_t *const *where, int64_t first,
                           int64_t n, const float *p, float *o, int64_t ldo)
 {
-    const int64_t width = f == INFER_FMT_Q8_0 ? ldo / 32 * 34 : f == INFER_FMT_Q4_0 ? ldo / 32 * 18 : 2 * ldo;
-    const int64_t bytes = f == INFER_FMT_F32    ? 4 * first
-                          : f == INFER_FMT_Q8_0 ? first / 32 * 34
-                          : f == INFER_FMT_Q4_0 ? first / 32 * 18
-                                                : 2 * first;
+    const int64_t width = row_bytes(f, ldo), bytes = row_bytes(f, first);
     __m512 acc[ROWS][4], v[4];
     UNROLL
     for (int i = 0; i < R; i++)
@@ -469,7 +490,7 @@ INLINE void weigh_rows(const infer_format f, const int R, const uint8_t *const *
         weigh_columns(f, R, 4, where, j, n, p, o, ldo);
     for (; j + 2 * LANES <= ldo; j += 2 * LANES)
         weigh_columns(f, R, 2, where, j, n, p, o, ldo);
-    if ((f == INFER_FMT_F32 || f == INFER_FMT_F16 || f == INFER_FMT_BF16) && j < ldo)
+    if (f != INFER_FMT_Q8_0 && f != INFER_FMT_Q4_0 && j < ldo)
         weigh_columns(f, R, 1, where, j, n, p, o, ldo);
 }
 
@@ -498,7 +519,7 @@ INLINE void weigh(const infer_format f, const uint8_t *const *where, int64_t n, 
 /* The same values as floats, for many vectors. */
 INLINE void unpack(const infer_format f, const uint8_t *const *where, int64_t n, int64_t width, float *out, int64_t ld)
 {
-    const int64_t bytes = f == INFER_FMT_Q8_0 ? 34 : f == INFER_FMT_Q4_0 ? 18 : 64;
+    const int64_t bytes = row_bytes(f, 2 * LANES);
     for (int64_t t = 0; t < n; t++, out += ld) {
         const uint8_t *row = where[t];
         int64_t j = 0;
@@ -507,7 +528,7 @@ INLINE void unpack(const infer_format f, const uint8_t *const *where, int64_t n,
             _mm512_storeu_ps(out + j, get(f, row, 0));
             _mm512_storeu_ps(out + j + LANES, get(f, row, LANES));
         }
-        if (bytes == 64 && j < width)
+        if (f != INFER_FMT_Q8_0 && f != INFER_FMT_Q4_0 && j < width)
             _mm512_storeu_ps(out + j, get(f, row, 0));
     }
 }
@@ -521,6 +542,7 @@ INLINE void unpack(const infer_format f, const uint8_t *const *where, int64_t n,
 FORMAT(F32, f32)
 FORMAT(F16, f16)
 FORMAT(BF16, bf16)
+FORMAT(F8_E4M3, f8)
 FORMAT(Q8_0, q8_0)
 FORMAT(Q4_0, q4_0)
 
@@ -540,6 +562,7 @@ FORMAT(Q4_0, q4_0)
     }
 STORED(F16, f16)
 STORED(BF16, bf16)
+STORED(F8_E4M3, f8)
 STORED(Q8_0, q8_0)
 STORED(Q4_0, q4_0)
 
@@ -550,10 +573,12 @@ const kern_attn kern_avx512_attn = {
     .keys = {[INFER_FMT_F32] = keys_f32,
              [INFER_FMT_F16] = keys_f16,
              [INFER_FMT_BF16] = keys_bf16,
+             [INFER_FMT_F8_E4M3] = keys_f8,
              [INFER_FMT_Q8_0] = keys_q8_0,
              [INFER_FMT_Q4_0] = keys_q4_0},
     .direct = {[INFER_FMT_F16] = direct_f16,
                [INFER_FMT_BF16] = direct_bf16,
+               [INFER_FMT_F8_E4M3] = direct_f8,
                [INFER_FMT_Q8_0] = direct_q8_0,
                [INFER_FMT_Q4_0] = direct_q4_0},
     .scores = scores,
@@ -561,10 +586,12 @@ const kern_attn kern_avx512_attn = {
     .weigh = {[INFER_FMT_F32] = weigh_f32,
               [INFER_FMT_F16] = weigh_f16,
               [INFER_FMT_BF16] = weigh_bf16,
+              [INFER_FMT_F8_E4M3] = weigh_f8,
               [INFER_FMT_Q8_0] = weigh_q8_0,
               [INFER_FMT_Q4_0] = weigh_q4_0},
     .unpack = {[INFER_FMT_F16] = unpack_f16,
                [INFER_FMT_BF16] = unpack_bf16,
+               [INFER_FMT_F8_E4M3] = unpack_f8,
                [INFER_FMT_Q8_0] = unpack_q8_0,
                [INFER_FMT_Q4_0] = unpack_q4_0},
 };

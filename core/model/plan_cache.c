@@ -3,29 +3,52 @@
 #include "config.h"
 
 #include <stdio.h>
+#include <strings.h>
 
 #include "base/checked.h"
 #include "model/plan.h"
 #include "quant/quant.h"
 
-static infer_status kv_format(const char *name, const char *flag, infer_format *out, infer_error *err)
+/* Types of cached numbers by every name that people give them: this runtime's and llama.cpp's, then vLLM's, and what
+ * either is known as. */
+static const struct {
+    const char *name;
+    infer_format format;
+} cache_types[] = {
+    {"f16", INFER_FMT_F16},          {"f32", INFER_FMT_F32},     {"bf16", INFER_FMT_BF16},
+    {"f8_e4m3", INFER_FMT_F8_E4M3},  {"q8_0", INFER_FMT_Q8_0},   {"q4_0", INFER_FMT_Q4_0},
+    {"auto", INFER_FMT_F16},         {"fp16", INFER_FMT_F16},    {"float16", INFER_FMT_F16},
+    {"fp32", INFER_FMT_F32},         {"float32", INFER_FMT_F32}, {"bfloat16", INFER_FMT_BF16},
+    {"fp8_e4m3", INFER_FMT_F8_E4M3}, {"fp8", INFER_FMT_F8_E4M3}, {"int8", INFER_FMT_Q8_0},
+    {"int4", INFER_FMT_Q4_0},
+};
+
+/* width: of the heads whose numbers are cached so. */
+static infer_status kv_format(const char *name, const char *flag, const char *what, uint32_t width, infer_format *out,
+                              infer_error *err)
 {
-    static const infer_format allowed[] = {INFER_FMT_F32,     INFER_FMT_F16,  INFER_FMT_BF16,
-                                           INFER_FMT_F8_E4M3, INFER_FMT_Q8_0, INFER_FMT_Q4_0};
-    const infer_format_info *f = infer_format_by_name(name ? name : "f16");
-    for (size_t i = 0; f && i < sizeof allowed / sizeof allowed[0]; i++) {
-        if (f->id == allowed[i]) {
-            *out = f->id;
-            return INFER_OK;
-        }
-    }
-    return infer_error_set(err, INFER_E_INVALID, "%s %s: give f32, f16, bf16, f8_e4m3, q8_0 or q4_0", flag, name);
+    size_t i = 0, n = sizeof cache_types / sizeof cache_types[0];
+    while (name && i < n && strcasecmp(cache_types[i].name, name))
+        i++;
+    if (i == n)
+        return infer_error_set(err, INFER_E_INVALID,
+                               "%s %s: give f32, f16 (auto), bf16, f8_e4m3 (fp8), q8_0 (int8) or q4_0 (int4)", flag,
+                               name);
+    const infer_format_info *f = infer_format_get(cache_types[i].format);
+    if (width % f->block_elems)
+        return infer_error_set(err, INFER_E_INVALID,
+                               "%s %s: the model's %s have %u values a head, %s goes by blocks of %u: f8_e4m3 is the "
+                               "smallest type that fits",
+                               flag, name, what, width, f->name, f->block_elems);
+    *out = f->id;
+    return INFER_OK;
 }
 
 infer_status infer_plan_cache_formats(infer_plan *p, infer_error *err)
 {
-    INFER_TRY(kv_format(p->opt.cache_type_k, "-ctk", &p->dec.k_format, err));
-    return kv_format(p->opt.cache_type_v, "-ctv", &p->dec.v_format, err);
+    const infer_hparams *h = &p->file->hp;
+    INFER_TRY(kv_format(p->opt.cache_type_k, "-ctk", "keys", h->head_k, &p->dec.k_format, err));
+    return kv_format(p->opt.cache_type_v, "-ctv", "values", h->head_v, &p->dec.v_format, err);
 }
 
 static void spec_of(const infer_plan *p, int32_t dev, infer_kv_spec *s)

@@ -329,7 +329,10 @@ static const struct {
               {"f8_e4m3", INFER_FMT_F8_E4M3, INFER_FMT_F8_E4M3},
               {"q8_0", INFER_FMT_Q8_0, INFER_FMT_Q8_0},
               {"q4_0", INFER_FMT_Q4_0, INFER_FMT_Q4_0},
-              {"q8_0-q4_0", INFER_FMT_Q8_0, INFER_FMT_Q4_0}};
+              {"q8_0-q4_0", INFER_FMT_Q8_0, INFER_FMT_Q4_0},
+              {"q4_0-f8_e4m3", INFER_FMT_Q4_0, INFER_FMT_F8_E4M3},
+              {"f8_e4m3-bf16", INFER_FMT_F8_E4M3, BF16},
+              {"f16-q8_0", F16, INFER_FMT_Q8_0}};
 
 /* heads, KV heads, widths, activations, cache */
 static const struct {

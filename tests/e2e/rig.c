@@ -84,7 +84,7 @@ infer_status rig_try(rig *r, const rig_options *o)
                              .devices = o->devices,
                              .tensor_split = o->split,
                              .cache_type_k = o->cache_type,
-                             .cache_type_v = o->cache_type,
+                             .cache_type_v = o->cache_type_v ? o->cache_type_v : o->cache_type,
                              .kv_cache_memory = o->kv_memory,
                              .quantization = o->quantization};
     infer_engine_options eo = {.struct_size = sizeof eo,

@@ -8,9 +8,9 @@
 #include <infer/infer.h>
 
 typedef struct rig_options {
-    const char *model; /* a path; see rig_golden, rig_made */
-    const char *devices, *split, *cache_type, *quantization;
-    const char *const *settings; /* NULL-terminated "BACKEND.KEY=VALUE" */
+    const char *model;                                                      /* a path; see rig_golden, rig_made */
+    const char *devices, *split, *cache_type, *cache_type_v, *quantization; /* cache_type_v NULL: as the other */
+    const char *const *settings;                                            /* NULL-terminated "BACKEND.KEY=VALUE" */
     uint32_t ctx, parallel, batched, logit_rows, block, chunk, step_tokens, queue;
     uint64_t kv_memory, swap; /* bytes */
     uint32_t preemption;      /* INFER_PREEMPTION_* */

@@ -12,7 +12,7 @@ import os
 import random
 import struct
 
-from harness import SRC, TINY, Server, check, device, done, program, run, work
+from harness import SRC, TINY, Server, check, device, done, make_model, program, run, work
 
 DEV = ["-dev", device()]
 
@@ -51,6 +51,23 @@ text = run("infer-probe", "-m", TINY, *DEV, "-ctk", "f32", "-ctv", "bf16").out
 check("keys f32" in text and "values bf16" in text and "layers 0 to 1" in text, "the printed plan", text)
 kv = json.loads(run("infer-probe", "--json", "-m", TINY, *DEV, "--kv-cache-dtype", "f32", "-ctv", "bf16").out)["plan"]["kv"]
 check((kv["k"], kv["v"]) == ("f32", "bf16"), "--kv-cache-dtype is both, -ctv goes before it", kv)
+# Every type by its names, keys and values apart: what the ledger books is what a token's rows take.
+rows64 = make_model("rows64.gguf", "--vocab-size", "264", "--dim", "64", "--heads", "2", "--kv-heads", "1", "--head-dim",
+                    "64", "--ffn", "96", "--layers", "3", "--ctx", "256", "--seed", "1")
+TYPES = (("f32", 4 * 64, "fp32 float32"), ("f16", 2 * 64, "auto fp16 float16 F16"), ("bf16", 2 * 64, "bfloat16"),
+         ("f8_e4m3", 64, "fp8 fp8_e4m3"), ("q8_0", 2 * 34, "int8 INT8"), ("q4_0", 2 * 18, "int4"))
+for i, (name, size, aliases) in enumerate(TYPES):
+    other, other_size = TYPES[(i + 2) % len(TYPES)][:2]
+    for called in [name] + aliases.split():
+        plan = json.loads(run("infer-probe", "--json", "-m", rows64, *DEV, "-c", "128", "-np", "2", "-ctk", called, "-ctv",
+                              other).out)["plan"]
+        check((plan["kv"]["k"], plan["kv"]["v"]) == (name, other), "-ctk " + called, plan["kv"])
+        booked = sum(x["kv"] for x in plan["ledger"])
+        check(booked == 2 * 128 * 3 * (size + other_size), "bytes of keys %s, values %s" % (name, other), booked)
+for flag, what in (("-ctk", "keys"), ("-ctv", "values")):
+    r = run("infer-probe", "-m", TINY, *DEV, flag, "int8")
+    check(r.rc == 2 and "%s int8: the model's %s have 16 values a head" % (flag, what) in r.err, "heads of 16", r)
+
 r = run("infer-probe", "--json", "-m", TINY, *DEV, "--kv-cache-memory", "100")
 check(r.rc == 4 and json.loads(r.out)["plan"] is None and json.loads(r.out)["error"], "a plan that does not fit", r)
 

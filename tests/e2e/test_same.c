@@ -13,6 +13,8 @@ enum { VOCAB = 264, CTX = 128, CASES = 12 };
 
 /* How many of the requests run; where devices are emulated, few and in few variants. */
 static int n_cases = CASES;
+/* The variants that run, by bits; 0: all. */
+static unsigned only_variants, only_reuse;
 
 /* Requests of every kind of sampling; prompts of 1 to 61 tokens. */
 typedef struct wish {
@@ -175,6 +177,8 @@ static const variant variants[] = {
 
 /* Those that run where requests are few, by bits: in chunks, together, preempted. */
 enum { FEW_VARIANTS = 1 << 1 | 1 << 5 | 1 << 6 | 1 << 9 | 1 << 11 | 1 << 13 };
+/* Those for each pair of cache types: in chunks, preempted, swapped; matches that end inside blocks, few blocks. */
+enum { CACHE_VARIANTS = 1 << 1 | 1 << 10 | 1 << 12, CACHE_REUSE = 1 << 1 | 1 << 2 };
 
 /* Bytes of cache that hold so many tokens of a tiny model: all planes of both layers. */
 static uint64_t cache_bytes(const rig_options *o, uint32_t tokens)
@@ -209,7 +213,7 @@ static void check(rig_options base, const char *what, answer *alone)
     assert_int_equal(same, 0);
     for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
         const variant *v = &variants[i];
-        if (n_cases < CASES && !(FEW_VARIANTS >> i & 1))
+        if (n_cases < CASES ? !(FEW_VARIANTS >> i & 1) : only_variants && !(only_variants >> i & 1))
             continue;
         ran++;
         answer got[CASES];
@@ -338,6 +342,8 @@ static void check_reuse(rig_options o, const char *what)
     for (size_t v = 0; v < sizeof rows / sizeof rows[0]; v++) {
         uint64_t cached = 0, asked = 0;
         char where[128];
+        if (only_reuse && !(only_reuse >> v & 1))
+            continue;
         snprintf(where, sizeof where, "%s, %s", what, rows[v].name);
         rig_options x = o;
         x.parallel = rows[v].parallel;
@@ -375,13 +381,9 @@ static void test_reuse(void **state)
     (void)state;
     check_reuse((rig_options){.model = rig_golden("llama"), .devices = "ref0"}, "llama on ref0");
     check_reuse((rig_options){.model = rig_golden("llama"), .devices = "ref0,sim0", .split = "1,1"}, "ref0,sim0");
-    const char *model = rig_made("--tiny --vocab-size 264 --dim 64 --heads 2 --kv-heads 1 --head-dim 32 --ffn 96 "
-                                 "--layers 2 --ctx 256 --type q4_0 --seed 3");
-    check_reuse((rig_options){.model = model, .devices = "ref0", .cache_type = "q8_0"}, "q8_0 cache on ref0");
     if (rig_has("cpu0")) {
         check_reuse((rig_options){.model = rig_golden("llama"), .devices = "cpu0"}, "llama on cpu0");
         check_reuse((rig_options){.model = rig_golden("qwen3moe"), .devices = "cpu0"}, "qwen3moe on cpu0");
-        check_reuse((rig_options){.model = model, .devices = "cpu0", .cache_type = "q8_0"}, "q8_0 cache on cpu0");
     }
     if (rig_has("opencl0"))
         check_reuse((rig_options){.model = rig_golden("llama"), .devices = "opencl0"}, "llama on opencl0");
@@ -442,20 +444,41 @@ static void test_cuda(void **state)
     n_cases = CASES;
 }
 
-/* The quantised cache needs heads of whole blocks; quantised weights come with it. */
+/* The quantised cache needs heads of whole blocks; quantised weights come with it. Each type is once that of the keys
+ * and once that of the values. */
 static void test_cache_types(void **state)
 {
     (void)state;
+    static const char *const pairs[][2] = {{"f32", "q8_0"},    {"f16", "q4_0"},  {"bf16", "f8_e4m3"},
+                                           {"f8_e4m3", "f32"}, {"q8_0", "bf16"}, {"q4_0", "f16"}};
+    static const struct {
+        const char *devices, *split, *needs;
+    } places[] = {{"ref0", NULL, "ref0"},
+                  {"cpu0", NULL, "cpu0"},
+                  {"sim0", NULL, "sim0"},
+                  {"cpu0,sim0", "1,1", "cpu0"},
+                  {"opencl0", NULL, "opencl0"}};
     const char *model = rig_made("--tiny --vocab-size 264 --dim 64 --heads 2 --kv-heads 1 --head-dim 32 --ffn 96 "
                                  "--layers 2 --ctx 256 --type q4_0 --seed 3");
-    check_one((rig_options){.model = model, .devices = "ref0", .cache_type = "q8_0"}, "q8_0 cache on ref0");
     check_one((rig_options){.model = model, .devices = "ref0", .cache_type = "q4_0"}, "q4_0 cache on ref0");
-    if (rig_has("cpu0")) {
+    if (rig_has("cpu0"))
         check_one((rig_options){.model = model, .devices = "cpu0", .cache_type = "q8_0"}, "q8_0 cache on cpu0");
-        check_one((rig_options){.model = model, .devices = "cpu0", .cache_type = "f8_e4m3"}, "f8_e4m3 cache on cpu0");
+    only_variants = CACHE_VARIANTS;
+    only_reuse = CACHE_REUSE;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        for (size_t k = 0; k < sizeof pairs / sizeof pairs[0] && rig_has(places[i].needs); k++) {
+            const rig_options o = {.model = model,
+                                   .devices = places[i].devices,
+                                   .split = places[i].split,
+                                   .cache_type = pairs[k][0],
+                                   .cache_type_v = pairs[k][1]};
+            char what[80];
+            snprintf(what, sizeof what, "keys %s, values %s on %s", pairs[k][0], pairs[k][1], places[i].devices);
+            check_one(o, what);
+            check_reuse(o, what);
+        }
     }
-    if (rig_has("opencl0"))
-        check_one((rig_options){.model = model, .devices = "opencl0", .cache_type = "q8_0"}, "q8_0 cache on opencl0");
+    only_variants = only_reuse = 0;
 }
 
 /* A layer a device. The same arithmetic on both: bit for bit what one of them gives. */

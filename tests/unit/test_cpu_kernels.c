@@ -100,6 +100,45 @@ static void test_halves(void **state)
     }
 }
 
+static int same_number(float a, float b)
+{
+    return isnan(a) ? isnan(b) : memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* Every code of E4M3, NaN among them, as it is unpacked and as attention reads it: key and value of one element that is
+ * not 0, so that sums and products are exact. */
+static void test_codes(void **state)
+{
+    enum { D = 16, KEYS = KERN_PANEL_KEYS };
+    (void)state;
+    for (int t = 0; t < n_tables; t++) {
+        const kern_table *k = tables[t];
+        for (int c = 0; c < 256; c++) {
+            uint8_t row[KEYS][D] = {{0}};
+            const uint8_t *where[KEYS];
+            float want, got[D], x[D], p[KERN_KEYS] = {0}, s[KERN_KEYS] = {0}, o[D] = {0};
+            const float *xs[1] = {x};
+            const uint8_t code = (uint8_t)c;
+            const int at = c % D, key = c / D;
+            infer_format_get(INFER_FMT_F8_E4M3)->unpack(&code, &want, 1);
+            for (int i = 0; i < D; i++)
+                x[i] = 1;
+            for (int i = 0; i < KEYS; i++)
+                where[i] = row[i];
+            row[key][at] = code;
+            p[key] = 1;
+            k->format[INFER_FMT_F8_E4M3].unpack(row[key], got, D);
+            assert_true(same_number(want, got[at]));
+            if (!k->attn || !k->attn->direct[INFER_FMT_F8_E4M3])
+                continue;
+            k->attn->direct[INFER_FMT_F8_E4M3](where, xs, 1, D, s);
+            assert_true(isnan(want) ? isnan(s[key]) : s[key] == want);
+            k->attn->weigh[INFER_FMT_F8_E4M3](where, KEYS, p, 1, o, D);
+            assert_true(isnan(want) ? isnan(o[at]) : o[at] == want);
+        }
+    }
+}
+
 /* Blocks with ties, zeros, tiny and odd numbers. */
 static void test_pack_q8_0(void **state)
 {
@@ -493,6 +532,8 @@ static void test_attention(void **state)
     check_attention(INFER_FMT_Q4_0, 96, INFER_MASK_WINDOW, 130, 0, 0);
     check_attention(INFER_FMT_F16, 128, INFER_MASK_WINDOW, 70, 0, 1);
     check_attention(INFER_FMT_F8_E4M3, 18, INFER_MASK_CAUSAL, 0, 0, 0);
+    check_attention(INFER_FMT_F8_E4M3, 80, INFER_MASK_CAUSAL, 0, 0, 0);
+    check_attention(INFER_FMT_F8_E4M3, 64, INFER_MASK_WINDOW, 70, 0, 1);
 }
 
 /* Keys that a row does not see may hold anything. */
@@ -613,11 +654,11 @@ int main(void)
     if (kern_avx512())
         tables[n_tables++] = kern_avx512();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unpack),      cmocka_unit_test(test_halves),  cmocka_unit_test(test_pack_q8_0),
-        cmocka_unit_test(test_sums),        cmocka_unit_test(test_vectors), cmocka_unit_test(test_matmul),
-        cmocka_unit_test(test_matmul_rows), cmocka_unit_test(test_moe),     cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_unseen),      cmocka_unit_test(test_workers), cmocka_unit_test(test_places),
-        cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_unpack),    cmocka_unit_test(test_halves),      cmocka_unit_test(test_codes),
+        cmocka_unit_test(test_pack_q8_0), cmocka_unit_test(test_sums),        cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_matmul),    cmocka_unit_test(test_matmul_rows), cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_unseen),      cmocka_unit_test(test_workers),
+        cmocka_unit_test(test_places),    cmocka_unit_test(test_idle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -149,7 +149,9 @@ typedef struct infer_plan_options {
     int32_t n_gpu_layers;        /* layers on accelerators; -1: all */
     const char *devices;      /* "cpu0,sim0": ids in the order of layers; NULL: chosen. "ref0" is the reference path */
     const char *tensor_split; /* "3,1": shares of layers, one a device; NULL: by what fits */
-    const char *cache_type_k, *cache_type_v; /* "f16" (default), "f32", "bf16", "q8_0", "q4_0", "f8_e4m3" */
+    /* "f16" (default, also "auto"), "f32", "bf16", "f8_e4m3" ("fp8"), "q8_0" ("int8"), "q4_0" ("int4"); any case. Heads
+     * must be whole blocks of 32 for the last two: else INFER_E_INVALID. */
+    const char *cache_type_k, *cache_type_v;
     uint64_t kv_cache_memory;  /* bytes of KV over all devices; 0: ctx_size x n_parallel tokens, or what fits */
     double memory_utilization; /* of a device's budget that may be used; 0: 0.9 */
     uint32_t allow_cpu_fallback;
