@@ -597,15 +597,6 @@ static void unpack_bf16(const void *src, float *dst, int64_t n)
     kern_unpack_bf16(p + 2 * i, dst + i, n - i);
 }
 
-static void unpack_e4m3(const void *src, float *dst, int64_t n)
-{
-    const uint8_t *p = src;
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(dst + i, get_e4m3(p + i));
-    kern_unpack_e4m3(p + i, dst + i, n - i);
-}
-
 static void pack_bf16(const float *src, void *dst, int64_t n)
 {
     uint8_t *p = dst;

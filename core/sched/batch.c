@@ -140,8 +140,7 @@ static void let_go(infer_sched *s, infer_req *r)
     r->was_aside = 0;
 }
 
-/* Out of the running set; its blocks go back. */
-static void stop_running(infer_sched *s, infer_req *r)
+static void stop_one(infer_sched *s, infer_req *r)
 {
     uint32_t i = 0;
     while (i < s->n_running && s->running[i] != r)
@@ -155,6 +154,14 @@ static void stop_running(infer_sched *s, infer_req *r)
     let_go(s, r);
 }
 
+/* Out of the running set, with all that belong to it; its blocks go back. */
+static void stop_running(infer_sched *s, infer_req *r)
+{
+    for (uint32_t i = 0; i < infer_beams_width(r); i++)
+        stop_one(s, infer_beams_member(r, i));
+    infer_beams_forget(r);
+}
+
 void infer_sched_remove(infer_sched *s, infer_req *r)
 {
     if (r->slot >= 0)
@@ -162,12 +169,15 @@ void infer_sched_remove(infer_sched *s, infer_req *r)
     infer_swap_forget(s, r);
     infer_tier_forget(s, r);
     infer_queue_drop(&s->queue, r);
-    for (int i = 0; i < 2; i++) {
-        if (r->in[i])
-            r->in[i]->r = NULL;
-        r->in[i] = NULL;
+    for (uint32_t k = 0; k < infer_beams_width(r); k++) {
+        infer_req *m = infer_beams_member(r, k);
+        for (int i = 0; i < 2; i++) {
+            if (m->in[i])
+                m->in[i]->r = NULL;
+            m->in[i] = NULL;
+        }
+        infer_kv_seq_free(s->pool, &m->seq);
     }
-    infer_kv_seq_free(s->pool, &r->seq);
 }
 
 /* Whether a gives way to b: the lower priority first, then the newer. */
@@ -178,14 +188,22 @@ static int gives_way(const infer_sched *s, const infer_req *a, const infer_req *
     return a->admission > b->admission;
 }
 
+static int has_rows(infer_req *r)
+{
+    int rows = 0;
+    for (uint32_t i = 0; i < infer_beams_width(r); i++)
+        rows |= infer_beams_member(r, i)->step_rows != 0;
+    return rows;
+}
+
 /* Gives up the running request that gives way to all others and has no rows in this step, to be computed again later;
  * never `keep`, nor one that `keep` gives way to: whoever stands first always goes on. */
 static int preempt(infer_sched *s, infer_step *st, const infer_req *keep)
 {
     infer_req *victim = NULL;
     for (uint32_t i = 0; i < s->n_running; i++) {
-        infer_req *v = s->running[i];
-        if (v != keep && !v->step_rows && gives_way(s, v, keep) && (!victim || gives_way(s, v, victim)))
+        infer_req *v = infer_beams_leader(s->running[i]);
+        if (v != keep && !has_rows(v) && gives_way(s, v, keep) && (!victim || gives_way(s, v, victim)))
             victim = v;
     }
     if (!victim)
@@ -287,6 +305,9 @@ static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n, u
     infer_tier_reclaim(s, st, infer_kv_seq_need(s->pool, &r->seq, n));
     infer_kv_seq_grow(s->pool, &r->seq, n, &st->x.copies[st->x.n_copies], &n_copy);
     st->x.n_copies += n_copy;
+    if (n_copy) /* what the copy brings is not there before the step is done */
+        r->n_done -= r->n_done % infer_kv_pool_block_size(s->pool);
+    st->beams |= r->beams != NULL;
     im->q_start[seq] = (int32_t)im->n_tokens;
     for (uint32_t i = 0; i < n; i++) {
         uint64_t t = r->n_computed + i;
@@ -440,9 +461,19 @@ static void bring_back(infer_sched *s, infer_step *st, infer_req *r)
         infer_swap_in(s, st, r, first, r->n_computed);
 }
 
+static void run(infer_sched *s, infer_req *r)
+{
+    r->slot = s->free_slots[--s->n_free_slots];
+    r->admission = s->n_admitted;
+    r->step_rows = 0;
+    s->running[s->n_running++] = r;
+}
+
 static int admit(infer_sched *s, infer_step *st, infer_req *r, uint64_t now)
 {
-    const uint32_t free_before = infer_sched_free_blocks(s);
+    const uint32_t free_before = infer_sched_free_blocks(s), width = infer_beams_width(r);
+    if (width > s->max_running - s->n_running)
+        return 0;
     const infer_req *p = forked_from(s, r);
     if (p && p->n_done < r->n_prompt - 1) /* its prompt is being read */
         return 0;
@@ -460,7 +491,8 @@ static int admit(infer_sched *s, infer_step *st, infer_req *r, uint64_t now)
     /* A request starts when its whole known text and a token fit, so that it is not preempted at once; alone it always
      * starts. */
     uint64_t text = r->n_tokens < r->cap_tokens ? r->n_tokens + 1 : r->n_tokens;
-    const uint32_t need = infer_kv_seq_need(s->pool, &r->seq, text - r->seq.n_tokens),
+    const uint32_t need = infer_kv_seq_need(s->pool, &r->seq, text - r->seq.n_tokens) +
+                          infer_beams_blocks(r, infer_kv_pool_block_size(s->pool)),
                    free = infer_sched_free_blocks(s);
     if (s->n_running && need > free) {
         s->blocked_id = r->id;
@@ -475,10 +507,10 @@ static int admit(infer_sched *s, infer_step *st, infer_req *r, uint64_t now)
     uint64_t room = room_of(s, r);
     if (n > room)
         n = (uint32_t)room;
-    r->slot = s->free_slots[--s->n_free_slots];
-    r->admission = ++s->n_admitted;
+    s->n_admitted++;
     infer_queue_take(&s->queue, r);
-    s->running[s->n_running++] = r;
+    for (uint32_t i = 0; i < width; i++)
+        run(s, infer_beams_member(r, i));
     if (!r->t_first_run) {
         r->t_first_run = now;
         r->n_cached = r->n_computed;
@@ -514,21 +546,46 @@ static infer_req *next_to_start(infer_sched *s)
     return best;
 }
 
-/* One pass over the running ones: decodes, or prompts. Preemption shortens the list meanwhile, hence the copy. */
-static void put_running(infer_sched *s, infer_step *st, int decode)
+/* A beam without any block takes the prompt's from the first one. 0: that one has yet to compute them. */
+static int has_prompt(infer_sched *s, infer_req *r)
+{
+    const infer_req *p = infer_beams_leader(r);
+    if (r == p || r->n_computed)
+        return 1;
+    if (p->n_done < r->n_prompt)
+        return 0;
+    share_blocks(s, p, r, r->n_prompt);
+    r->n_computed = r->seq.n_tokens;
+    r->n_done = (uint64_t)r->n_known * infer_kv_pool_block_size(s->pool); /* the rest comes by a copy, with the step */
+    return 1;
+}
+
+enum { PROMPTS, DECODES, BEAMS };
+
+/* One pass over the running ones: decodes, prompts, or beams. Preemption shortens the list meanwhile, hence the copy.
+ */
+static void put_running(infer_sched *s, infer_step *st, int which)
 {
     uint32_t n = s->n_running;
     memcpy(s->order, s->running, n * sizeof *s->order);
     for (uint32_t i = 0; i < n; i++) {
         infer_req *r = s->order[i];
         const int waits = r->n_computed == r->n_tokens || /* for its last rows, or for its last token */
-                          (r->n_made < r->n_tokens && r->n_tokens == r->cap_tokens);
-        if (r->slot < 0 || r->step_rows || waits || (r->n_tokens - r->n_computed == 1) != decode)
+                          (r->n_made < r->n_tokens && (r->n_tokens == r->cap_tokens || r->beams)); /* or for others */
+        if (r->slot < 0 || r->step_rows || waits || (r->beams && !has_prompt(s, r)) ||
+            (which == BEAMS ? !r->beams : (r->n_tokens - r->n_computed == 1) != (which == DECODES)))
             continue;
         uint32_t rows = chunk_of(s, st, r);
         if (rows && (rows = make_room(s, st, r, rows)))
-            put_rows(s, st, r, rows, decode ? infer_spec_drafts(s, st, r) : 0);
+            put_rows(s, st, r, rows, which == DECODES ? infer_spec_drafts(s, st, r) : 0);
     }
+}
+
+void infer_sched_go_on(infer_sched *s, infer_step *st)
+{
+    const uint64_t preempted = s->preemptions;
+    put_running(s, st, BEAMS);
+    st->preempted |= s->preemptions != preempted;
 }
 
 uint32_t infer_sched_top_up(infer_sched *s, infer_step *st, uint64_t now)
@@ -552,6 +609,8 @@ uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now)
     st->n_batch = st->n_drafts = 0;
     st->x.n_late = st->x.n_copies = st->x.n_inits = st->x.n_outs = st->x.n_ins = 0;
     st->x.want_sample = st->x.want_top = st->x.want_logits = st->x.want_hidden = 0;
+    st->beams = 0;
+    st->beam_prompt = st->beam_made = 0;
     const uint64_t preempted = s->preemptions;
     if (s->prefix)
         infer_prefix_step(s->prefix);
@@ -560,10 +619,10 @@ uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now)
         s->running[i]->step_rows = 0;
     st->max_rows = s->max_tokens;
     infer_spec_begin(s);
-    put_running(s, st, 1);
+    put_running(s, st, DECODES);
     if (im->n_tokens)
         st->max_rows = infer_budget_rows(&s->budget, im->n_tokens);
-    put_running(s, st, 0);
+    put_running(s, st, PROMPTS);
     st->preempted = s->preemptions != preempted;
     return infer_sched_top_up(s, st, now);
 }
@@ -596,7 +655,7 @@ void infer_sched_begin(infer_sched *s, infer_step *st)
         if (!st->batch[i].samples)
             continue;
         r->tokens[r->n_tokens++] = -1;
-        infer_queue_charge(&s->queue, r, OUTPUT_WEIGHT);
+        infer_queue_charge(&s->queue, infer_beams_leader(r), OUTPUT_WEIGHT);
     }
 }
 
@@ -618,11 +677,13 @@ void infer_sched_undo(infer_sched *s, infer_step *st)
         if (!r)
             continue;
         r->in[st->number] = NULL;
-        r->tainted = 1;
+        infer_beams_taint(r);
         if (st->batch[i].samples) /* it may have begun */
             r->n_tokens = st->batch[i].token_at;
+        if (r->slot < 0) /* a beam of those that stopped */
+            continue;
         stop_running(s, r);
-        infer_queue_put_back(&s->queue, r);
+        infer_queue_put_back(&s->queue, infer_beams_leader(r));
     }
     infer_swap_failed(s, st);
     infer_tier_done(s, st, 0);

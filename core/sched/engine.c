@@ -80,7 +80,8 @@ static void note_state(infer_engine *e)
         note_tier(s, INFER_TIER_FILE, s->tier.n_slots, &st->tier_file);
     }
     /* Blocks may be shared: what is not filled, at the end of each sequence, is not. */
-    st->kv_tokens_used = st->blocks_used * st->block_size - infer_kv_pool_slack(s->pool);
+    const uint64_t slots = st->blocks_used * st->block_size, slack = infer_kv_pool_slack(s->pool);
+    st->kv_tokens_used = slots > slack ? slots - slack : 0; /* beams that are about to part share a slack */
 }
 
 /* Ends a request that the scheduler knows: its blocks go back, its held text leaves with the last event. */
@@ -90,6 +91,9 @@ static void finish(infer_engine *e, infer_req *r, uint32_t how, infer_status s, 
     size_t n = 0, n_tail = 0;
     /* A step that runs or is built reads what the request holds; the one that ends last frees it. */
     const int in[2] = {r->in[0] != NULL, r->in[1] != NULL};
+    uint64_t n_generated = r->n_made - r->n_prompt;
+    for (uint32_t i = 0; r->beams && i < r->beams->n_told; i++)
+        n_generated = (i ? n_generated : 0) + r->beams->search.hyps[i].len;
     infer_sched_remove(&e->sched, r);
     if (r->detok && how != INFER_FINISH_ERROR) {
         if (infer_detok_flush(r->detok, &tail, &n_tail) != INFER_OK)
@@ -108,7 +112,7 @@ static void finish(infer_engine *e, infer_req *r, uint32_t how, infer_status s, 
                       .error = error,
                       .n_prompt = r->n_prompt,
                       .n_cached = r->n_cached,
-                      .n_generated = r->n_made - r->n_prompt,
+                      .n_generated = n_generated,
                       .t_submit = r->t_submit,
                       .t_first_run = r->t_first_run,
                       .t_first_token = r->t_first_token,
@@ -143,7 +147,7 @@ static void bury(infer_engine *e, const infer_step *st)
 static void finish_all(infer_engine *e, uint32_t how, infer_status s, const char *error)
 {
     while (e->sched.n_running)
-        finish(e, e->sched.running[e->sched.n_running - 1], how, s, error);
+        finish(e, infer_beams_leader(e->sched.running[e->sched.n_running - 1]), how, s, error);
     for (infer_req *r; (r = infer_queue_head(&e->sched.queue));)
         finish(e, r, how, s, error);
     while (e->sched.tier.n_aside)
@@ -200,14 +204,20 @@ static outcome failed(infer_status s, const char *error)
     return (outcome){INFER_FINISH_ERROR, s, error};
 }
 
+/* Without a wish of the request's it is not the request's fault. */
+static outcome no_token(const infer_req *r)
+{
+    return r->sampling.n_bias || r->min_tokens
+               ? failed(INFER_E_INVALID, "sampling: every token is forbidden, or no logit is a number")
+               : failed(INFER_E_PROGRAM, "sampling: no logit is a number: broken weights, or a device that errs");
+}
+
 /* Takes the token of a row in, which is the next one: gives out its text, and counts it once it is told. */
 static outcome take_token(infer_engine *e, infer_req *r, uint32_t row, const infer_step_result *res, uint64_t now)
 {
     int32_t id = res->ids[row];
-    if (id < 0 || (uint32_t)id >= e->n_vocab) /* without a wish of the request's it is not the request's fault */
-        return r->sampling.n_bias || r->min_tokens
-                   ? failed(INFER_E_INVALID, "sampling: every token is forbidden, or no logit is a number")
-                   : failed(INFER_E_PROGRAM, "sampling: no logit is a number: broken weights, or a device that errs");
+    if (id < 0 || (uint32_t)id >= e->n_vocab)
+        return no_token(r);
     if (!r->t_first_token)
         r->t_first_token = now;
     if (infer_req_is_end(r, e->tok, id))
@@ -262,11 +272,53 @@ static outcome take_tokens(infer_engine *e, const infer_step *step, infer_batch_
     return o;
 }
 
+/* Beams of a step that is done choose who goes on, so that they can join the next one before it begins. Those that are
+ * over end here: nothing of them is in a step any more. */
+static void turn_beams(infer_engine *e, infer_step *step, const infer_step_result *res)
+{
+    for (uint32_t i = 0; i < step->n_batch; i++) {
+        infer_batch_entry *b = &step->batch[i];
+        if (!b->r || !b->r->beams)
+            continue;
+        const uint64_t end = b->first + b->rows, n_prompt = b->r->n_prompt;
+        step->beam_prompt += b->first < n_prompt ? (end < n_prompt ? end : n_prompt) - b->first : 0;
+        step->beam_made += b->samples != 0;
+        infer_sched_finish(&e->sched, step, b);
+        const size_t at = (size_t)(b->first_logit + b->n_logits - 1) * res->n_top;
+        if (b->samples)
+            infer_beams_report(b->r, res->top_ids + at, res->top_logprobs + at, res->n_top);
+    }
+    for (uint32_t i = 0; i < step->n_batch; i++) {
+        if (!step->batch[i].r || !step->batch[i].r->beams)
+            continue;
+        infer_req *r = infer_beams_leader(step->batch[i].r);
+        infer_beams *g = r->beams;
+        for (uint32_t k = i; k < step->n_batch; k++)
+            if (step->batch[k].r && step->batch[k].r->beams == g)
+                step->batch[k].r = NULL;
+        infer_beams_turn(g, e->sched.pool, e->tok);
+        if (g->search.len && !r->t_first_token)
+            r->t_first_token = infer_clock_ns();
+        outcome o = {0};
+        if (g->no_number)
+            o = no_token(r);
+        else if (g->search.done && !g->search.n_hyps)
+            o = no_token(r);
+        else if (g->search.done)
+            o = infer_beams_tell(g, e->tok, &e->events) == INFER_OK
+                    ? (outcome){g->search.hyps[0].finish, INFER_OK, NULL}
+                    : failed(INFER_E_NO_MEMORY, "events: no host memory for a hypothesis");
+        if (o.finish == INFER_FINISH_ERROR)
+            infer_beams_taint(r);
+        if (o.finish)
+            finish(e, r, o.finish, o.status, o.error);
+    }
+}
+
 static void after_step(infer_engine *e, infer_step *step, const infer_step_result *res, uint64_t step_ns)
 {
     infer_sched *s = &e->sched;
-    uint64_t now = infer_clock_ns(), prompt = 0, made = 0;
-    infer_tier_done(s, step, 1);
+    uint64_t now = infer_clock_ns(), prompt = step->beam_prompt, made = step->beam_made;
     /* The step's figures stand before anybody hears of its tokens. */
     for (uint32_t i = 0; i < step->n_batch; i++) {
         const infer_batch_entry *b = &step->batch[i];
@@ -371,8 +423,8 @@ static void step_failed(infer_engine *e, infer_step *step, infer_status s, const
             infer_req *r = step->batch[i].r;
             if (!r)
                 continue;
-            r->tainted = 1;
-            finish(e, r, INFER_FINISH_ERROR, s, why);
+            infer_beams_taint(r);
+            finish(e, infer_beams_leader(r), INFER_FINISH_ERROR, s, why);
         }
         infer_events_tell(&e->events);
     } else {
@@ -431,7 +483,8 @@ static void tell_step(infer_engine *e, const infer_step *st, uint64_t t_end, inf
  * comes meanwhile joins them; so does what moves between the pool and host memory. */
 static int goes_ahead(const infer_engine *e, const infer_step *next)
 {
-    return infer_runner_feeds(e->runner) && next->x.n_late && !next->preempted && !next->x.n_ins;
+    return infer_runner_feeds(e->runner) && !e->under_way->beams && next->x.n_late && !next->preempted &&
+           !next->x.n_ins;
 }
 
 /* The step under way failed; `next` (NULL: none) was built on it, and may have begun. */
@@ -476,6 +529,7 @@ static void end_step(infer_engine *e, infer_step *next)
         return;
     }
     infer_sched_note_time(&e->sched, step->im, step_ns);
+    infer_tier_done(&e->sched, step, 1);
     /* What came while the step ran joins the next one, if it has not begun. Who was cancelled leaves: its blocks are
      * others' only in a step that is built later, and its rows are nobody's. */
     if (!ahead) {
@@ -483,6 +537,11 @@ static void end_step(infer_engine *e, infer_step *next)
         const int came = e->inbox != NULL;
         take_requests(e);
         pthread_mutex_unlock(&e->lock);
+        if (step->beams) {
+            turn_beams(e, step, &res);
+            if (next)
+                infer_sched_go_on(&e->sched, next);
+        }
         if (came && next)
             infer_sched_top_up(&e->sched, next, now);
     }
@@ -667,7 +726,9 @@ infer_status infer_engine_submit(infer_engine *e, const infer_request *req, uint
     infer_status s = infer_kv_seq_init(e->sched.pool, &r->seq, r->cap_tokens, err);
     if (s == INFER_OK && !infer_spec_join(&e->sched, r))
         s = infer_error_set(err, INFER_E_NO_MEMORY, "request: no host memory for what its text proposes");
-    if (s == INFER_OK && e->sched.swap.n_places &&
+    if (s == INFER_OK && r->beams)
+        s = infer_beams_open(r, e->sched.pool, e->sched.max_running, err);
+    if (s == INFER_OK && !r->beams && e->sched.swap.n_places &&
         !(r->places = infer_malloc((r->cap_tokens / infer_kv_pool_block_size(e->sched.pool) + 1) * sizeof *r->places)))
         s = infer_error_set(err, INFER_E_NO_MEMORY, "request: no host memory for its block table");
     if (s == INFER_OK && e->sched.tier.store && !(r->nodes = infer_malloc(e->sched.tier.max_path * sizeof *r->nodes)))

@@ -95,10 +95,11 @@ static const void *put(infer_buf *b, const void *p, size_t n)
 
 infer_status infer_events_push(infer_events *q, const infer_event *ev)
 {
-    enum { PADDING = 3 * 8 };
+    enum { PADDING = 4 * 8 };
     infer_status s = INFER_OK;
     infer_event x = *ev;
     size_t n_error = ev->error ? strlen(ev->error) : 0, top = ev->n_top * sizeof *ev->top;
+    const size_t ids = ev->n_ids * sizeof *ev->ids;
     pthread_mutex_lock(&q->lock);
     infer_event_page *page = &q->pages[1 - q->front];
     if (ev->type == INFER_EVENT_DONE) {
@@ -107,12 +108,13 @@ infer_status infer_events_push(infer_events *q, const infer_event *ev)
         n_error = n_error < most ? n_error : most;
         x.n_text = x.n_text < most - n_error ? x.n_text : most - n_error;
     } else if (!page_room(page, 1 + q->reserved,
-                          x.n_text + top + PADDING + (size_t)q->reserved * INFER_EVENT_DONE_BYTES)) {
+                          x.n_text + top + ids + PADDING + (size_t)q->reserved * INFER_EVENT_DONE_BYTES)) {
         s = INFER_E_NO_MEMORY;
     }
     if (s == INFER_OK) {
         x.text = put(&page->bytes, ev->text, x.n_text);
         x.top = put(&page->bytes, ev->top, top);
+        x.ids = put(&page->bytes, ev->ids, ids);
         if (ev->error)
             x.error = put(&page->bytes, ev->error, n_error);
         page->p[page->n++] = x;
@@ -187,6 +189,7 @@ infer_status infer_events_poll(infer_events *q, int32_t timeout_ms, const infer_
             infer_event *e = &page->p[i];
             e->text = page->bytes.p + (uintptr_t)e->text;
             e->top = (const infer_logprob *)(page->bytes.p + (uintptr_t)e->top);
+            e->ids = (const int32_t *)(page->bytes.p + (uintptr_t)e->ids);
             if (e->error)
                 e->error = page->bytes.p + (uintptr_t)e->error;
         }

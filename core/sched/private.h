@@ -10,6 +10,7 @@
 
 #include "kv/prefix.h"
 #include "model/private.h"
+#include "sched/beam.h"
 #include "sched/budget.h"
 #include "sched/queue.h"
 #include "sched/spec.h"
@@ -93,7 +94,6 @@ void infer_runner_describe(const infer_runner *r, uint32_t which, infer_step_inf
 
 #define INFER_MAX_STOPS    16u
 #define INFER_MAX_STOP_LEN 256u
-#define INFER_MAX_TOP      20u
 
 struct infer_batch_entry;
 
@@ -103,6 +103,8 @@ typedef struct infer_req {
     infer_lane *lane, *lane_record; /* NULL: not known to the queue; owned until the queue takes it for a new lane */
     uint64_t arrival, admission;    /* number among all that came, among all that started */
     uint64_t fork_of;               /* the request whose prompt it shares, 0: none */
+    infer_beams *beams;             /* NULL: no beam search; the first member's, which owns it */
+    uint32_t beam;                  /* its number among the members */
     uint64_t tenant;                /* a hash; 0: nobody's in particular */
     uint32_t waits, n_passed;       /* n_passed: others who were taken from behind it */
     uint64_t id;
@@ -190,9 +192,11 @@ typedef struct infer_step {
     infer_step_extra x;
     infer_batch_entry *batch; /* in order of the image */
     uint32_t n_batch;
-    uint32_t max_rows; /* of this one */
-    uint32_t n_drafts; /* rows of all */
-    int preempted;     /* requests gave way for it: it admits none */
+    uint32_t max_rows;               /* of this one */
+    uint32_t n_drafts;               /* rows of all */
+    int preempted;                   /* requests gave way for it: it admits none */
+    int beams;                       /* rows of beams are in it: the next one waits for what they choose */
+    uint64_t beam_prompt, beam_made; /* their tokens */
     uint64_t t_build, t_built, t_begin;
 } infer_step;
 
@@ -249,6 +253,8 @@ void infer_step_destroy(infer_step *st);
 uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now);
 /* Adds requests that came since it was built. Returns the rows. */
 uint32_t infer_sched_top_up(infer_sched *s, infer_step *st, uint64_t now);
+/* Adds rows of beams, whose ids are known by now. */
+void infer_sched_go_on(infer_sched *s, infer_step *st);
 /* Ids that the step before it sampled, into the image. */
 void infer_sched_fill_ids(infer_step *st, const int32_t *sampled, uint32_t n_vocab);
 /* The step of an image took so long, with what the host did between it and the one before. */

@@ -158,6 +158,10 @@ infer_status infer_req_create(const infer_request *r, const infer_tokenizer *tok
         infer_req_destroy(x);
         return infer_error_set(err, s, "request: no host memory");
     }
+    if (full.beam_width && (s = infer_beams_create(x, &full, err)) != INFER_OK) {
+        infer_req_destroy(x);
+        return s;
+    }
     *out = x;
     return INFER_OK;
 }
@@ -166,6 +170,7 @@ void infer_req_destroy(infer_req *r)
 {
     if (!r)
         return;
+    infer_beams_destroy(r->beams);
     infer_detok_destroy(r->detok);
     if (r->spec)
         infer_draft_destroy(&r->spec->draft);

@@ -100,7 +100,8 @@ uint32_t infer_spec_choose(const infer_spec *x, const infer_spec_text *t, uint32
 
 int infer_spec_join(const infer_sched *s, infer_req *r)
 {
-    if (s->spec.mode == INFER_SPECULATIVE_OFF || r->counts || !s->group_reuse || r->cap_tokens < r->n_prompt + 2)
+    if (s->spec.mode == INFER_SPECULATIVE_OFF || r->counts || r->beams || !s->group_reuse ||
+        r->cap_tokens < r->n_prompt + 2)
         return 1;
     if (!(r->spec = infer_calloc(1, sizeof *r->spec)) || !infer_draft_create(&r->spec->draft, r->cap_tokens))
         return 0;

@@ -17,8 +17,8 @@
  * is one again once it would have been right. k has to be better than none by 5 %, and T within the time that streams
  * are promised (--target-itl-ms). One in 64 steps goes without.
  *
- * Who never has drafts: requests with penalties (their counts are those of the tokens before, which the device keeps by
- * request, not by row), and models with a state that cannot go back (infer_kv_group_serves).
+ * Who never has drafts: beams, requests with penalties (their counts are those of the tokens before, which the device
+ * keeps by request, not by row), and models with a state that cannot go back (infer_kv_group_serves).
  *
  * A step after one with drafts, and one that may have drafts, cannot be built before the tokens are there: the engine
  * waits (infer_spec_waits). Everybody else's steps go ahead as ever. One thread (the engine's), but for

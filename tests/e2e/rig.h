@@ -50,6 +50,15 @@ void rig_close(rig *r);
 /* Whether a device exists here. */
 int rig_has(const char *device);
 
+/* A hypothesis of a beam search; ids and text are owned. */
+typedef struct hypothesis {
+    int32_t *ids;
+    uint64_t n;
+    double sum, score;
+    char *text;
+    uint32_t finish;
+} hypothesis;
+
 /* What came back for one request. */
 typedef struct answer {
     uint64_t id;
@@ -65,6 +74,8 @@ typedef struct answer {
     uint64_t n_prompt, n_cached, n_generated, t_submit, t_first_run, t_first_token, t_end;
     infer_logprob top[20]; /* of the last token */
     uint32_t n_top;
+    hypothesis hyps[INFER_MAX_BEAMS];
+    uint32_t n_hyps;
 } answer;
 
 /* Submits; the answer is the request's `user`. */

@@ -120,6 +120,13 @@ typedef struct infer_sampling {
 #define INFER_OUTPUT_HIDDEN 1u /* for every position: n_embd numbers, the last layer's output after the last norm */
 #define INFER_OUTPUT_POOLED 2u /* once, with the last position: the mean of the hidden rows */
 
+#define INFER_MAX_BEAMS 10u
+
+/* When a beam search is over: once beam_width hypotheses have ended and ... */
+#define INFER_BEAM_STOP_LIKELY 0u /* no live one would be better if it ended now (a heuristic) */
+#define INFER_BEAM_STOP_FIRST  1u /* at once */
+#define INFER_BEAM_STOP_NEVER  2u /* no live one can become better at any length */
+
 typedef struct infer_request {
     uint32_t struct_size;
     uint32_t flags;        /* INFER_REQ_* */
@@ -151,6 +158,16 @@ typedef struct infer_request {
      * one waits until that one's prompt is computed and shares its cache, which is copied where the two part. One that
      * ended, gave way or has another prompt is no matter. 0: none. */
     uint64_t fork_of;
+    /* Beam search: beam_width hypotheses go on at once, 1..INFER_MAX_BEAMS; 0: none. No token is told; at the end come
+     * the beam_best (0: 1) best as INFER_EVENT_HYPOTHESIS, then DONE. A hypothesis's score is the sum of its tokens'
+     * log-probabilities, an end token's included, over its length (likewise) to the power of length_penalty (0: the
+     * sum itself; transformers and vLLM take 1), as BeamHypotheses of transformers 4.x has it. They share the prompt's
+     * cache, and each takes the place of a running request. Greedy: temperature, penalties, stop strings,
+     * top_logprobs and prompt rows do not go with it (bias, min_tokens and stop ids do). INFER_E_TOO_LARGE: more than
+     * may run at once, or more cache than there is at full length. */
+    uint32_t beam_width, beam_best;
+    float length_penalty;
+    uint32_t early_stopping; /* INFER_BEAM_STOP_* */
 } infer_request;
 
 /* INFER_E_INVALID (an id out of range, a sampling value; the text names it), INFER_E_TOO_LARGE (prompt + 1 over the
@@ -159,8 +176,9 @@ INFER_API infer_status infer_engine_submit(infer_engine *e, const infer_request 
 /* The request ends with INFER_FINISH_CANCELLED at the next step not yet submitted. An unknown id is ignored. */
 INFER_API void infer_engine_cancel(infer_engine *e, uint64_t id);
 
-#define INFER_EVENT_TOKEN 1u
-#define INFER_EVENT_DONE  2u
+#define INFER_EVENT_TOKEN      1u
+#define INFER_EVENT_DONE       2u
+#define INFER_EVENT_HYPOTHESIS 3u /* of a beam search, best first */
 
 #define INFER_FINISH_STOP      1u /* an end token, stop id or stop string */
 #define INFER_FINISH_LENGTH    2u
@@ -176,21 +194,27 @@ typedef struct infer_event {
     uint64_t id;
     void *user;
     uint32_t type;   /* INFER_EVENT_* */
-    uint32_t finish; /* DONE: INFER_FINISH_* */
+    uint32_t finish; /* DONE, HYPOTHESIS: INFER_FINISH_* */
     infer_status status;
     int32_t token; /* TOKEN: the id; an end token is not reported */
     float logprob;
     uint32_t n_top;
     const infer_logprob *top;
     /* Text that became certain with this event (complete UTF-8, no part of a stop string); may be empty. DONE carries
-     * what was held back. */
+     * what was held back, HYPOTHESIS all of it. */
     const char *text;
     uint64_t n_text;
     uint64_t t; /* when it came to be, however late it is polled: those of one request rise */
     /* DONE only */
-    const char *error;                        /* text for status */
-    uint64_t n_prompt, n_cached, n_generated; /* n_cached: prompt tokens that the prefix cache had when it started */
+    const char *error; /* text for status */
+    /* n_cached: prompt tokens that the prefix cache had when it started; n_generated: of a beam search, of all
+     * hypotheses that were told */
+    uint64_t n_prompt, n_cached, n_generated;
     uint64_t t_submit, t_first_run, t_first_token, t_end; /* 0: never */
+    /* HYPOTHESIS only */
+    const int32_t *ids; /* n_ids of them, without the end token */
+    uint64_t n_ids;
+    double sum, score; /* see infer_request.length_penalty */
 } infer_event;
 
 /* Waits up to timeout_ms (-1: for ever) for events; *n of them at *events, borrowed until the next poll. One polling
