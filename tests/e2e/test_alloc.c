@@ -219,11 +219,51 @@ static uint64_t measure(const char *model, const char *devices, uint32_t drafts,
     return made;
 }
 
+/* Allocations of STEPS steps of a beam search, and of the request before them. */
+static uint64_t measure_beams(const char *model, const char *devices)
+{
+    enum { WIDTH = 4 };
+    static const int32_t prompt[PROMPT] = {10, 20, 30, 40, 50};
+    rig r;
+    rig_options o = {
+        .model = model, .devices = devices, .ctx = PROMPT + 4 * STEPS, .parallel = WIDTH, .batched = 32, .block = 16};
+    uint64_t made = 0;
+    int whole = 0;
+    rig_open(&r, &o);
+    for (int i = 0; i < TRIES && !whole; i++) {
+        uint64_t id;
+        infer_request q = {.struct_size = sizeof q,
+                           .prompt = prompt,
+                           .n_prompt = PROMPT,
+                           .max_tokens = 4 * STEPS,
+                           .flags = INFER_REQ_IGNORE_EOS,
+                           .beam_width = WIDTH,
+                           .length_penalty = 1};
+        assert_int_equal(infer_engine_submit(r.engine, &q, &id, NULL), INFER_OK);
+        uint32_t ended = poll_steps(&r, STEPS);
+        const infer_engine_stats before = rig_stats(&r);
+        made = atomic_load(&allocations);
+        atomic_store(&counting, 1);
+        ended = poll_steps(&r, STEPS);
+        atomic_store(&counting, 0);
+        const infer_engine_stats after = rig_stats(&r);
+        made = atomic_load(&allocations) - made;
+        whole = before.n_running == WIDTH && after.n_running == WIDTH && !ended;
+        while (!ended)
+            ended += poll_once(&r);
+    }
+    printf("%-10s %llu allocations in %d steps of %d beams\n", devices, (unsigned long long)made, STEPS, WIDTH);
+    assert_true(whole);
+    rig_close(&r);
+    return made;
+}
+
 static void test_cpu(void **state)
 {
     (void)state;
     if (!rig_has("cpu0"))
         skip();
+    assert_int_equal(measure_beams(rig_golden("llama"), "cpu0"), 0);
     assert_int_equal(measure(rig_golden("llama"), "cpu0", 0, NULL), 0);
     assert_int_equal(measure(rig_golden("qwen3moe"), "cpu0", 0, NULL), 0);
     assert_int_equal(measure(rig_golden("llama"), "cpu0", 4, NULL), 0);
