@@ -171,6 +171,31 @@ check(best["usage"]["completion_tokens"] == every["usage"]["completion_tokens"],
 check(s.post(TEXT, dict(many, best_of=3))[0] == 400, "fewer than asked for")
 check(s.post(TEXT, dict(many, n=1, best_of=3, stream=True))[0] == 400, "a stream cannot know the best")
 
+# beam search: width 1 is the greedy answer; the best of a width are the first of that width; both ways of asking
+beams = {"prompt": "Hello", "max_tokens": 12, "use_beam_search": True}
+greedy = s.post(TEXT, {"prompt": "Hello", "max_tokens": 12, "temperature": 0})[1]
+r = s.post(TEXT, beams)[1]
+check(r["choices"][0]["text"] == greedy["choices"][0]["text"] and len(r["choices"]) == 1, "width 1", r, greedy)
+r = s.post(TEXT, dict(beams, n=4, temperature=0))[1]
+texts = [x["text"] for x in r["choices"]]
+check(len(set(texts)) >= 3 and [x["index"] for x in r["choices"]] == [0, 1, 2, 3], "four hypotheses", r)
+check(r["usage"]["prompt_tokens"] == greedy["usage"]["prompt_tokens"], "the prompt counts once", r["usage"])
+check(4 <= r["usage"]["completion_tokens"] <= 48, "tokens of all that is told", r["usage"])
+r = s.post(TEXT, dict(beams, n=2, best_of=4, prompt=["Hello", "World"]))[1]
+check([x["text"] for x in r["choices"]][:2] == texts[:2] and len(r["choices"]) == 4, "the best two of four", r, texts)
+check([x["index"] for x in r["choices"]] == [0, 1, 2, 3], "indices over prompts", r)
+r = s.post(CHAT, {"messages": chat["messages"], "max_tokens": 8, "use_beam_search": True, "best_of": 3, "n": 2,
+                  "length_penalty": 0.5, "early_stopping": "never"})
+check(r[0] == 200 and len(r[1]["choices"]) == 2, "beams of a chat", r)
+check(s.post(TEXT, dict(beams, n=3, early_stopping=True, echo=True))[1]["choices"][2]["text"].startswith("Hello"), "echo")
+for param, bad in (("stream", {"stream": True}), ("temperature", {"temperature": 0.5}), ("n", {"n": 11}),
+                   ("best_of", {"best_of": 11}), ("logprobs", {"logprobs": 1}), ("stop", {"stop": "x"}),
+                   ("frequency_penalty", {"frequency_penalty": 1}), ("max_tokens", {"max_tokens": 0}),
+                   ("length_penalty", {"length_penalty": 11}), ("early_stopping", {"early_stopping": "soon"}),
+                   ("best_of", {"n": 10})):
+    r = s.post(TEXT, dict(beams, **bad))
+    check(r[0] == 400 and r[1]["error"]["param"] == param, "refused by name: " + param, bad, r)
+
 for seed in range(6):  # hot tiny models write broken UTF-8: characters must still leave whole
     same_streamed(TEXT, {"prompt": "\u00e4\u00f6", "max_tokens": 60, "temperature": 2, "seed": seed})
 

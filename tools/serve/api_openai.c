@@ -73,7 +73,9 @@ static enum route_result submit(call *c)
     c->finish = reply_finish;
     c->stream_next = reply_stream_next;
     if (gen_submit(c, &err) < 0) {
-        if (err.status == INFER_E_TOO_LARGE)
+        if (err.status == INFER_E_TOO_LARGE && g->beam_width)
+            respond_error(c, 400, "invalid_value", "best_of", "%s", err.text);
+        else if (err.status == INFER_E_TOO_LARGE)
             respond_error(c, 400, "context_length_exceeded", g->chat ? "messages" : "prompt", "%s", err.text);
         else
             respond_status(c, &err, g->chat ? "messages" : "prompt");
@@ -103,12 +105,13 @@ static enum route_result chat_completions(call *c, const json_t *body)
         respond_error(c, 400, "missing_required_parameter", "messages", "Missing required parameter: 'messages'.");
         return ROUTE_REPLY;
     }
-    gen_group *g = gen_new(c, 1, (size_t)p.n);
+    gen_group *g = gen_new(c, 1, params_choices(&p));
     if (!g) {
         respond_error(c, 500, NULL, NULL, "out of memory");
         return ROUTE_REPLY;
     }
     g->chat = 1;
+    g->n_told = (size_t)p.n;
     name_group(g, "chatcmpl");
     if (params_apply(c, body, &p) < 0)
         return ROUTE_REPLY;
@@ -213,7 +216,7 @@ static enum route_result completions(call *c, const json_t *body)
     /* An array of integers is one prompt; any other array is a list of prompts. */
     int one = !json_is_array(prompt) || json_is_integer(json_array_get(prompt, 0));
     size_t n = one ? 1 : json_array_size(prompt);
-    const size_t each = (size_t)(p.best_of ? p.best_of : p.n);
+    const size_t each = params_choices(&p);
     if (!n || n * each > MAX_CHOICES) {
         respond_error(c, 400, "invalid_value", "prompt",
                       "Invalid 'prompt': %zu prompts for %zu choices each; there may "

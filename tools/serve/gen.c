@@ -228,6 +228,10 @@ static infer_status submit_one(gen *g, infer_error *err)
     r.priority = group->priority;
     r.cache_salt = group->cache_salt;
     r.tenant = c->key->name;
+    r.beam_width = group->beam_width;
+    r.beam_best = group->beam_width ? (uint32_t)group->n_told : 0;
+    r.length_penalty = group->length_penalty;
+    r.early_stopping = group->early_stopping;
     r.fork_of = group->gens[g->index - g->index % (group->n / group->n_prompts)].id; /* the first choice's, or 0 */
     if (group->echo && group->logprobs) {
         add_token(&g->echoed, p->ids[0], 0, 0, NULL, 0);
@@ -263,8 +267,9 @@ infer_status gen_submit(call *c, infer_error *err)
 {
     gen_group *g = c->gens;
     infer_status st = INFER_OK;
-    g->n_live = g->n;
-    for (size_t i = 0; i < g->n; i++) {
+    const size_t step = g->beam_width ? g->n_told : 1; /* a beam search brings all of a prompt's choices */
+    g->n_live = g->n / step;
+    for (size_t i = 0; i < g->n; i += step) {
         if ((st = submit_one(&g->gens[i], err)) < 0) {
             pthread_mutex_lock(&c->lock);
             g->aborted = 1;
@@ -295,6 +300,17 @@ static void on_token(server *s, gen *g, const infer_event *e, uint64_t now)
     auth_spend(&s->auth, g->c->key, 1, now);
     if (group->logprobs)
         add_token(&g->tokens, e->token, e->logprob, 1, e->top, e->n_top);
+}
+
+/* The next choice of a prompt's, whole. */
+static void on_hypothesis(server *s, gen *first, const infer_event *e)
+{
+    gen *g = first + first->n_hyps++;
+    g->done |= g != first;
+    g->finish = e->finish;
+    g->n_generated = e->n_ids;
+    sbuf_add(&g->text, e->text, e->n_text);
+    auth_spend(&s->auth, g->c->key, (double)e->n_ids, e->t);
 }
 
 /* Notes what an event brought. Returns whether it was anything to send. */
@@ -344,7 +360,8 @@ static int on_done(server *s, gen *g, const infer_event *e)
     g->status = e->status;
     g->n_prompt = e->n_prompt;
     g->n_cached = e->n_cached;
-    g->n_generated = e->n_generated;
+    if (!g->n_hyps) /* else it is the first hypothesis's */
+        g->n_generated = e->n_generated;
     snprintf(g->error, sizeof g->error, "%s", e->error && *e->error ? e->error : infer_status_name(e->status));
     observe_done(s, e);
     trace_request(s->trace, e, g->c->request_id, g->index);
@@ -364,7 +381,9 @@ static int note_event(server *s, gen *g, const infer_event *e)
     int last = e->type == INFER_EVENT_DONE, reply = 0;
     if (e->type == INFER_EVENT_TOKEN)
         on_token(s, g, e, e->t);
-    if (e->n_text)
+    if (e->type == INFER_EVENT_HYPOTHESIS)
+        on_hypothesis(s, g, e);
+    else if (e->n_text)
         sbuf_add(&g->text, e->text, e->n_text);
     if (last)
         reply = on_done(s, g, e);

@@ -1,6 +1,6 @@
 /*
- * Generation for a call: one engine request for each choice, their events gathered until the reply or stream takes
- * them. SPDX-License-Identifier: Apache-2.0
+ * Generation for a call: one engine request for each choice, or one for all choices of a beam search, their events
+ * gathered until the reply or stream takes them. SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INFER_SERVE_GEN_H
 #define INFER_SERVE_GEN_H
@@ -47,7 +47,8 @@ typedef struct gen {
     infer_status status;
     char error[256];
     uint64_t n_prompt, n_cached, n_generated;
-    double logprob; /* sum over its tokens */
+    double logprob;  /* sum over its tokens */
+    uint32_t n_hyps; /* of a beam search, which the first choice of a prompt stands for: hypotheses that came */
     uint64_t t_submit, t_last;
 } gen;
 
@@ -80,8 +81,11 @@ typedef struct gen_group {
     int32_t priority;
     char **stop; /* owned */
     uint32_t n_stop;
-    int32_t *stop_ids; /* owned */
-    char *cache_salt;  /* owned; NULL: none */
+    int32_t *stop_ids;   /* owned */
+    char *cache_salt;    /* owned; NULL: none */
+    uint32_t beam_width; /* 0: none */
+    float length_penalty;
+    uint32_t early_stopping; /* INFER_BEAM_STOP_* */
     uint32_t n_stop_ids;
 } gen_group;
 

@@ -29,6 +29,9 @@ static const field shared[] = {
     {"repetition_penalty", FIELD_NUMBER, 0.01, 100, AT(repetition_penalty)},
     {"seed", FIELD_INT, -I63, I63, AT(seed)},
     {"n", FIELD_INT, 1, 128, AT(n)},
+    {"best_of", FIELD_INT, 1, 20, AT(best_of)},
+    {"use_beam_search", FIELD_BOOL, 0, 0, AT(use_beam_search)},
+    {"length_penalty", FIELD_NUMBER, -10, 10, AT(length_penalty)},
     {"min_tokens", FIELD_INT, 0, I31, AT(min_tokens)},
     {"priority", FIELD_INT, -I31, I31, AT(priority)},
     {"stream", FIELD_BOOL, 0, 0, AT(stream)},
@@ -45,7 +48,6 @@ static const field for_chat[] = {
 static const field for_text[] = {
     {"max_tokens", FIELD_INT, 0, I31, AT(max_tokens)},
     {"logprobs", FIELD_INT, 0, 5, AT(logprobs)},
-    {"best_of", FIELD_INT, 1, 20, AT(best_of)},
     {"echo", FIELD_BOOL, 0, 0, AT(echo)},
 };
 static const field of_stream[] = {{"include_usage", FIELD_BOOL, 0, 0, AT(include_usage)}};
@@ -93,12 +95,57 @@ static int refuse(call *c, const json_t *body, int chat)
     return 0;
 }
 
+/* false, true or "never". */
+static int read_early_stopping(call *c, const json_t *body, params *p)
+{
+    const json_t *v = json_object_get(body, "early_stopping");
+    if (!v || json_is_null(v))
+        return 0;
+    if (!json_is_boolean(v) && !(json_is_string(v) && !strcmp(json_string_value(v), "never")))
+        return field_wrong_type(c, "early_stopping", "a boolean or \"never\"", v);
+    p->early_stopping = json_is_string(v) ? INFER_BEAM_STOP_NEVER
+                        : json_is_true(v) ? INFER_BEAM_STOP_FIRST
+                                          : INFER_BEAM_STOP_LIKELY;
+    return 0;
+}
+
+/* Beams are greedy, and no hypothesis is final before the end. */
+static int check_beams(call *c, const json_t *body, params *p)
+{
+    const json_t *stop = json_object_get(body, "stop"), *t = json_object_get(body, "temperature");
+    const int64_t width = p->best_of ? p->best_of : p->n;
+    const struct {
+        const char *name, *must;
+        int wrong;
+    } rows[] = {
+        {"stream", "be false: hypotheses are not final until the end", p->stream},
+        {"temperature", "be 0 or absent", t && !json_is_null(t) && p->temperature != 0},
+        {p->best_of ? "best_of" : "n", "be at most 10", width > INFER_MAX_BEAMS},
+        {"logprobs", "be absent", p->logprobs_on || p->logprobs >= 0},
+        {"presence_penalty", "be 0", p->presence_penalty != 0},
+        {"frequency_penalty", "be 0", p->frequency_penalty != 0},
+        {"repetition_penalty", "be 1", p->repetition_penalty != 1},
+        {"max_tokens", "be at least 1", p->max_tokens == 0},
+        {"stop", "be absent", json_array_size(stop) || json_string_length(stop)},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        if (rows[i].wrong) {
+            respond_error(c, 400, "invalid_value", rows[i].name, "Invalid '%s': with 'use_beam_search' it must %s.",
+                          rows[i].name, rows[i].must);
+            return -1;
+        }
+    }
+    p->temperature = 0;
+    return 0;
+}
+
 int params_read(call *c, const json_t *body, int chat, params *p)
 {
     *p = (params){.temperature = 1,
                   .top_p = 1,
                   .repetition_penalty = 1,
                   .n = 1,
+                  .length_penalty = 1,
                   .max_tokens = chat ? -1 : 16,
                   .max_completion_tokens = -1,
                   .logprobs = -1,
@@ -107,7 +154,7 @@ int params_read(call *c, const json_t *body, int chat, params *p)
                   .add_special_tokens = 1};
     if (fields_read(c, body, shared, COUNT(shared), p) < 0 ||
         fields_read(c, body, chat ? for_chat : for_text, chat ? COUNT(for_chat) : COUNT(for_text), p) < 0 ||
-        refuse(c, body, chat) < 0)
+        read_early_stopping(c, body, p) < 0 || refuse(c, body, chat) < 0)
         return -1;
     json_t *options, *seed = json_object_get(body, "seed");
     if (field_get(c, body, "stream_options", JSON_OBJECT, &options) < 0)
@@ -127,6 +174,8 @@ int params_read(call *c, const json_t *body, int chat, params *p)
                                         : "'best_of' must be 'n' where the choices are streamed.");
         return -1;
     }
+    if (p->use_beam_search && check_beams(c, body, p) < 0)
+        return -1;
     if (p->top_logprobs >= 0 && !p->logprobs_on) {
         respond_error(c, 400, "invalid_value", "top_logprobs",
                       "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.");
@@ -269,6 +318,11 @@ static int read_salt(call *c, const json_t *body, gen_group *g)
     return (g->cache_salt = strdup(salt)) ? 0 : out_of_memory(c);
 }
 
+size_t params_choices(const params *p)
+{
+    return (size_t)(p->best_of && !p->use_beam_search ? p->best_of : p->n); /* beams are the engine's affair */
+}
+
 int params_apply(call *c, const json_t *body, const params *p)
 {
     gen_group *g = c->gens;
@@ -281,6 +335,9 @@ int params_apply(call *c, const json_t *body, const params *p)
     s->presence_penalty = (float)p->presence_penalty;
     s->frequency_penalty = (float)p->frequency_penalty;
     s->seed = (uint64_t)p->seed;
+    g->beam_width = (uint32_t)(p->use_beam_search ? (p->best_of ? p->best_of : p->n) : 0);
+    g->length_penalty = (float)p->length_penalty;
+    g->early_stopping = p->early_stopping;
     g->max_tokens = p->max_tokens;
     g->min_tokens = p->min_tokens;
     g->priority = (int32_t)p->priority;

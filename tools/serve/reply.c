@@ -119,20 +119,31 @@ static gen *next_told(const gen_group *g, gen *of, size_t n)
     return best;
 }
 
+/* How many choices of a prompt there are; the first one always, with how it ended. */
+static size_t told_of(const gen_group *g, const gen *first)
+{
+    return !g->beam_width ? g->n / g->n_prompts : first->n_hyps ? first->n_hyps : 1;
+}
+
 void reply_finish(call *c)
 {
     gen_group *g = c->gens;
+    const size_t each = g->n / g->n_prompts;
     for (size_t i = 0; i < g->n; i++) {
+        if (i % each >= told_of(g, &g->gens[i - i % each])) /* a beam search found fewer */
+            continue;
         if (!choice_ended_well(c, &g->gens[i])) {
             http_ready(c);
             return;
         }
     }
     json_t *choices = json_array();
-    const size_t each = g->n / g->n_prompts;
     for (size_t i = 0; i < g->n_prompts * g->n_told; i++) {
-        gen *x = next_told(g, &g->gens[i / g->n_told * each], each);
-        x->index = (uint32_t)i;
+        gen *of = &g->gens[i / g->n_told * each];
+        if (g->beam_width && i % g->n_told >= told_of(g, of))
+            continue;
+        gen *x = next_told(g, of, each);
+        x->index = (uint32_t)json_array_size(choices);
         json_array_append_new(choices, g->chat ? chat_choice(c, x) : text_choice(c, x));
     }
     json_t *o = envelope(c, g->chat ? "chat.completion" : "text_completion", choices);
