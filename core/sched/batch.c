@@ -677,11 +677,11 @@ void infer_sched_undo(infer_sched *s, infer_step *st)
         if (!r)
             continue;
         r->in[st->number] = NULL;
-        infer_beams_taint(r);
         if (st->batch[i].samples) /* it may have begun */
             r->n_tokens = st->batch[i].token_at;
         if (r->slot < 0) /* a beam of those that stopped */
             continue;
+        infer_beams_taint(r);
         stop_running(s, r);
         infer_queue_put_back(&s->queue, infer_beams_leader(r));
     }
