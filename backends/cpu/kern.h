@@ -61,13 +61,14 @@ typedef struct kern_attn {
     /* Largest scores are kept times log_e, and exponentials are those of this function: of base 2, say. */
     float (*exp)(float x);
     float log_e;
+    /* In all that reads rows as they lie, next[i] is the row that will be wanted in place of where[i] a tile later: it
+     * is fetched meanwhile. It may be any address. NULL: nothing is fetched. */
     /* Sixteen rows of dk elements to a panel, for k / 4, key, k % 4 in this order; dk a multiple of 16, of
      * 4 for F32, and of the block. NULL: unpack to floats first. */
-    void (*keys[INFER_FMT_COUNT])(const uint8_t *const *where, int64_t dk, float *panel);
-    /* `scores` for up to KERN_DIRECT vectors with sixteen keys as they lie, dk as for `keys`. Fetches what lies further
-     * on. */
-    void (*direct[INFER_FMT_COUNT])(const uint8_t *const *where, const float *const *x, int64_t vectors, int64_t dk,
-                                    float *s);
+    void (*keys[INFER_FMT_COUNT])(const uint8_t *const *where, const uint8_t *const *next, int64_t dk, float *panel);
+    /* `scores` for up to KERN_DIRECT vectors with sixteen keys as they lie, dk as for `keys`. */
+    void (*direct[INFER_FMT_COUNT])(const uint8_t *const *where, const uint8_t *const *next, const float *const *x,
+                                    int64_t vectors, int64_t dk, float *s);
     /* s[i * KERN_KEYS + key] = score of vector x[i] with each key of a panel; dk a multiple of 4. */
     void (*scores)(const float *panel, const float *const *x, int64_t vectors, int64_t dk, float *s);
     /* Turns the scores of a tile into exponentials, 0 where bit `key` of seen[i] is not set, and moves a vector's
@@ -76,10 +77,11 @@ typedef struct kern_attn {
     void (*soften)(const kern_softmax *t, int64_t vectors, float *s, uint64_t *seen, float *m, float *l, float *o);
     /* o[i] += sum over n keys in order of p[i * KERN_KEYS + key] times the ldo values at where[key]; ldo a multiple of
      * KERN_LANES and of the block. NULL: unpack to floats first. */
-    void (*weigh[INFER_FMT_COUNT])(const uint8_t *const *where, int64_t n, const float *p, int64_t vectors, float *o,
-                                   int64_t ldo);
+    void (*weigh[INFER_FMT_COUNT])(const uint8_t *const *where, const uint8_t *const *next, int64_t n, const float *p,
+                                   int64_t vectors, float *o, int64_t ldo);
     /* n rows of `width` values to floats, row by row ld apart; width as ldo for `weigh`. NULL: as the format has it. */
-    void (*unpack[INFER_FMT_COUNT])(const uint8_t *const *where, int64_t n, int64_t width, float *out, int64_t ld);
+    void (*unpack[INFER_FMT_COUNT])(const uint8_t *const *where, const uint8_t *const *next, int64_t n, int64_t width,
+                                    float *out, int64_t ld);
 } kern_attn;
 
 typedef void (*kern_tile_fn)(const float *w, int64_t ldw, const float *const *x, int64_t m, int64_t kc, float *c,

@@ -17,7 +17,7 @@
 
 #include "kern_avx2.h"
 
-enum { LANES = 16, PANEL = KERN_PANEL_KEYS, ROWS = 6 /* vectors in registers */, AHEAD = 4096 };
+enum { LANES = 16, PANEL = KERN_PANEL_KEYS, ROWS = 6 /* vectors in registers */ };
 
 #define LOG2_E 1.44269504088896341f
 
@@ -31,12 +31,13 @@ INLINE __m128i load128(const uint8_t *p)
     return _mm_loadu_si128((const void *)p);
 }
 
-/* Asks for what follows some way after these bytes: rows are too short for the processor to see a stream in time. */
-INLINE void fetch(const uint8_t *p, const int bytes)
+/* Asks for bytes of a row that is wanted a tile later, which only the table of blocks knows: by address one would fetch
+ * other heads' and other sequences'. */
+INLINE void fetch(const uint8_t *p, int64_t first, const int bytes)
 {
     UNROLL
     for (int at = 0; at < bytes; at += 64)
-        _mm_prefetch((const char *)p + AHEAD + at, _MM_HINT_T1);
+        _mm_prefetch((const void *)((uintptr_t)p + (uintptr_t)(first + at)), _MM_HINT_T1);
 }
 
 /* A binary16, exactly. */
@@ -149,13 +150,14 @@ INLINE __m512 quad(const infer_format f, const turned *t, const int part, const 
     return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v)), t->scale);
 }
 
-INLINE void keys(const infer_format f, const uint8_t *const *where, int64_t dk, float *panel)
+INLINE void keys(const infer_format f, const uint8_t *const *where, const uint8_t *const *next, int64_t dk,
+                 float *panel)
 {
     for (int i = 0; i < 4; i++) {
         float *to = panel + i * LANES;
         for (int64_t k = 0, at = 0; k < dk; k += step_elems(f), at += step_bytes(f)) {
-            fetch(where[4 * i] + 4 * at,
-                  4 * (int)step_bytes(f)); /* in the order of memory: rows mostly follow each other */
+            if (next) /* in the order of memory: rows mostly follow each other */
+                fetch(next[4 * i], 4 * at, 4 * (int)step_bytes(f));
             const turned t = turn(f, where + 4 * i, at);
             UNROLL
             for (int part = 0; part < step_elems(f) / 16; part++)
@@ -166,10 +168,12 @@ INLINE void keys(const infer_format f, const uint8_t *const *where, int64_t dk, 
     }
 }
 
-static void keys_f32(const uint8_t *const *where, int64_t dk, float *panel)
+static void keys_f32(const uint8_t *const *where, const uint8_t *const *next, int64_t dk, float *panel)
 {
     for (int64_t k = 0; k < dk; k += 4)
         for (int i = 0; i < 4; i++) {
+            if (next)
+                fetch(next[4 * i], 16 * k, 64);
             __m512 v = _mm512_castps128_ps512(_mm_loadu_ps((const void *)(where[4 * i] + 4 * k)));
             v = _mm512_insertf32x4(v, _mm_loadu_ps((const void *)(where[4 * i + 1] + 4 * k)), 1);
             v = _mm512_insertf32x4(v, _mm_loadu_ps((const void *)(where[4 * i + 2] + 4 * k)), 2);
@@ -250,9 +254,9 @@ static void scores(const float *panel, const float *const *x, int64_t vectors, i
     }
 }
 
-/* The same sums for R vectors, up to KERN_DIRECT, from keys as they lie. Memory is asked for what lies AHEAD. */
-INLINE void direct_of(const infer_format f, const int R, const uint8_t *const *where, const float *const *x, int64_t dk,
-                      float *s)
+/* The same sums for R vectors, up to KERN_DIRECT, from keys as they lie. */
+INLINE void direct_of(const infer_format f, const int R, const uint8_t *const *where, const uint8_t *const *next,
+                      const float *const *x, int64_t dk, float *s)
 {
     __m512 pair[2][KERN_DIRECT];
     UNROLL
@@ -263,7 +267,7 @@ INLINE void direct_of(const infer_format f, const int R, const uint8_t *const *w
         for (int n = 0; n < R; n++)
             acc[n][0] = acc[n][1] = _mm512_setzero_ps();
         for (int64_t k = 0, at = 0; k < dk; k += step_elems(f), at += step_bytes(f)) {
-            fetch(r[0] + 8 * at, 8 * (int)step_bytes(f));
+            fetch(next[8 * i], 8 * at, 8 * (int)step_bytes(f));
             const turned a = turn(f, r, at), b = turn(f, r + 4, at);
             UNROLL
             for (int part = 0; part < step_elems(f) / 16; part++)
@@ -287,17 +291,17 @@ INLINE void direct_of(const infer_format f, const int R, const uint8_t *const *w
         _mm512_storeu_ps(s + n * KERN_KEYS, add_fours(pair[0][n], pair[1][n]));
 }
 
-INLINE void direct(const infer_format f, const uint8_t *const *where, const float *const *x, int64_t vectors,
-                   int64_t dk, float *s)
+INLINE void direct(const infer_format f, const uint8_t *const *where, const uint8_t *const *next, const float *const *x,
+                   int64_t vectors, int64_t dk, float *s)
 {
     if (vectors == 1)
-        direct_of(f, 1, where, x, dk, s);
+        direct_of(f, 1, where, next, x, dk, s);
     else if (vectors == 2)
-        direct_of(f, 2, where, x, dk, s);
+        direct_of(f, 2, where, next, x, dk, s);
     else if (vectors == 3)
-        direct_of(f, 3, where, x, dk, s);
+        direct_of(f, 3, where, next, x, dk, s);
     else
-        direct_of(f, KERN_DIRECT, where, x, dk, s);
+        direct_of(f, KERN_DIRECT, where, next, x, dk, s);
 }
 
 /* ---- Softmax -------------------------------------------------------------------------------------------------------
@@ -449,8 +453,8 @@ INLINE int64_t row_bytes(const infer_format f, int64_t n)
 }
 
 /* C vectors of columns for R rows: each element one chain of fused products in the order of keys. */
-INLINE void weigh_columns(const infer_format f, const int R, const int C, const uint8_t *const *where, int64_t first,
-                          int64_t n, const float *p, float *o, int64_t ldo)
+INLINE void weigh_columns(const infer_format f, const int R, const int C, const uint8_t *const *where,
+                          const uint8_t *const *next, int64_t first, int64_t n, const float *p, float *o, int64_t ldo)
 {
     const int64_t width = row_bytes(f, ldo), bytes = row_bytes(f, first);
     __m512 acc[ROWS][4], v[4];
@@ -461,9 +465,8 @@ INLINE void weigh_columns(const infer_format f, const int R, const int C, const 
         acc[i][c] = _mm512_loadu_ps(o + i * ldo + first + LANES * c);
     for (int64_t t = 0; t < n; t++) {
         const uint8_t *row = where[t] + bytes;
-        if (f != INFER_FMT_F32 && first == 0)
-            for (int64_t at = 0; at < width; at += 64)
-                fetch(row + at, 64);
+        for (int64_t at = 0; next && first == 0 && at < width; at += 64)
+            fetch(next[t], at, 64);
         UNROLL
         for (int c = 0; c < C; c++)
             v[c] = get(f, row, LANES * c);
@@ -482,27 +485,27 @@ INLINE void weigh_columns(const infer_format f, const int R, const int C, const 
         _mm512_storeu_ps(o + i * ldo + first + LANES * c, acc[i][c]);
 }
 
-INLINE void weigh_rows(const infer_format f, const int R, const uint8_t *const *where, int64_t n, const float *p,
-                       float *o, int64_t ldo)
+INLINE void weigh_rows(const infer_format f, const int R, const uint8_t *const *where, const uint8_t *const *next,
+                       int64_t n, const float *p, float *o, int64_t ldo)
 {
     int64_t j = 0;
     for (; j + 4 * LANES <= ldo; j += 4 * LANES)
-        weigh_columns(f, R, 4, where, j, n, p, o, ldo);
+        weigh_columns(f, R, 4, where, next, j, n, p, o, ldo);
     for (; j + 2 * LANES <= ldo; j += 2 * LANES)
-        weigh_columns(f, R, 2, where, j, n, p, o, ldo);
+        weigh_columns(f, R, 2, where, next, j, n, p, o, ldo);
     if (f != INFER_FMT_Q8_0 && f != INFER_FMT_Q4_0 && j < ldo)
-        weigh_columns(f, R, 1, where, j, n, p, o, ldo);
+        weigh_columns(f, R, 1, where, next, j, n, p, o, ldo);
 }
 
-INLINE void weigh(const infer_format f, const uint8_t *const *where, int64_t n, const float *p, int64_t vectors,
-                  float *o, int64_t ldo)
+INLINE void weigh(const infer_format f, const uint8_t *const *where, const uint8_t *const *next, int64_t n,
+                  const float *p, int64_t vectors, float *o, int64_t ldo)
 {
     for (int64_t i = 0, r; i < vectors; i += r) {
         r = share(vectors - i);
         switch (r) {
 #define CASE(R)                                                                                                        \
     case R:                                                                                                            \
-        weigh_rows(f, R, where, n, p + i * KERN_KEYS, o + i * ldo, ldo);                                               \
+        weigh_rows(f, R, where, i ? NULL : next, n, p + i * KERN_KEYS, o + i * ldo, ldo);                              \
         break;
             CASE(1)
             CASE(2)
@@ -510,21 +513,23 @@ INLINE void weigh(const infer_format f, const uint8_t *const *where, int64_t n, 
             CASE(4)
             CASE(5)
         default:
-            weigh_rows(f, 6, where, n, p + i * KERN_KEYS, o + i * ldo, ldo);
+            weigh_rows(f, 6, where, i ? NULL : next, n, p + i * KERN_KEYS, o + i * ldo, ldo);
 #undef CASE
         }
     }
 }
 
 /* The same values as floats, for many vectors. */
-INLINE void unpack(const infer_format f, const uint8_t *const *where, int64_t n, int64_t width, float *out, int64_t ld)
+INLINE void unpack(const infer_format f, const uint8_t *const *where, const uint8_t *const *next, int64_t n,
+                   int64_t width, float *out, int64_t ld)
 {
     const int64_t bytes = row_bytes(f, 2 * LANES);
     for (int64_t t = 0; t < n; t++, out += ld) {
         const uint8_t *row = where[t];
         int64_t j = 0;
         for (; j + 2 * LANES <= width; j += 2 * LANES, row += bytes) {
-            fetch(row, 64);
+            if (next)
+                fetch(next[t], row - where[t], 64);
             _mm512_storeu_ps(out + j, get(f, row, 0));
             _mm512_storeu_ps(out + j + LANES, get(f, row, LANES));
         }
@@ -534,10 +539,10 @@ INLINE void unpack(const infer_format f, const uint8_t *const *where, int64_t n,
 }
 
 #define FORMAT(id, name)                                                                                               \
-    static void weigh_##name(const uint8_t *const *where, int64_t n, const float *p, int64_t vectors, float *o,        \
-                             int64_t ldo)                                                                              \
+    static void weigh_##name(const uint8_t *const *where, const uint8_t *const *next, int64_t n, const float *p,       \
+                             int64_t vectors, float *o, int64_t ldo)                                                   \
     {                                                                                                                  \
-        weigh(INFER_FMT_##id, where, n, p, vectors, o, ldo);                                                           \
+        weigh(INFER_FMT_##id, where, next, n, p, vectors, o, ldo);                                                     \
     }
 FORMAT(F32, f32)
 FORMAT(F16, f16)
@@ -547,18 +552,19 @@ FORMAT(Q8_0, q8_0)
 FORMAT(Q4_0, q4_0)
 
 #define STORED(id, name)                                                                                               \
-    static void keys_##name(const uint8_t *const *where, int64_t dk, float *panel)                                     \
+    static void keys_##name(const uint8_t *const *where, const uint8_t *const *next, int64_t dk, float *panel)         \
     {                                                                                                                  \
-        keys(INFER_FMT_##id, where, dk, panel);                                                                        \
+        keys(INFER_FMT_##id, where, next, dk, panel);                                                                  \
     }                                                                                                                  \
-    static void direct_##name(const uint8_t *const *where, const float *const *x, int64_t vectors, int64_t dk,         \
-                              float *s)                                                                                \
+    static void direct_##name(const uint8_t *const *where, const uint8_t *const *next, const float *const *x,          \
+                              int64_t vectors, int64_t dk, float *s)                                                   \
     {                                                                                                                  \
-        direct(INFER_FMT_##id, where, x, vectors, dk, s);                                                              \
+        direct(INFER_FMT_##id, where, next, x, vectors, dk, s);                                                        \
     }                                                                                                                  \
-    static void unpack_##name(const uint8_t *const *where, int64_t n, int64_t width, float *out, int64_t ld)           \
+    static void unpack_##name(const uint8_t *const *where, const uint8_t *const *next, int64_t n, int64_t width,       \
+                              float *out, int64_t ld)                                                                  \
     {                                                                                                                  \
-        unpack(INFER_FMT_##id, where, n, width, out, ld);                                                              \
+        unpack(INFER_FMT_##id, where, next, n, width, out, ld);                                                        \
     }
 STORED(F16, f16)
 STORED(BF16, bf16)

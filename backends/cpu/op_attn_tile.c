@@ -83,6 +83,8 @@ static void find_keys(const attn_call *t, const attn_item *it, int64_t head, int
 {
     const cpu_view *kp = t->k, *vp = t->v ? t->v : t->k;
     p->n = n;
+    for (int64_t i = n; i < KEYS; i++) /* nothing, to be fetched in vain */
+        p->k[i] = p->v[i] = NULL;
     if (!t->table) {
         for (int64_t i = 0; i < n; i++) {
             p->k[i] = cpu_row(kp, (at + i) * t->kv_heads + head);
@@ -297,12 +299,13 @@ static void do_tile(const attn_call *t, const attn_work *w, const places *here, 
 /* ---- One tile, with attention's own kernels -------------------------------------------------------------------- */
 
 /* Scores of the vectors that see keys g .. g + PANEL of a tile with them, through a panel in w->k. */
-static void panel_scores(const attn_call *t, const attn_work *w, const places *here, int64_t g, int64_t vectors)
+static void panel_scores(const attn_call *t, const attn_work *w, const places *here, const places *next, int64_t g,
+                         int64_t vectors)
 {
     const kern_attn *f = t->c->k->attn;
     const uint64_t bits = ((UINT64_C(1) << PANEL) - 1) << g;
     const uint8_t *found[PANEL], *any = here->k[g + __builtin_ctzll((here->have & bits) >> g)];
-    const uint8_t *const *row = here->k + g;
+    const uint8_t *const *row = here->k + g, *const *from = next->k + g;
     int64_t first = 0, end = vectors, dk = t->dk;
     while (first < end && !(w->seen[first] & bits))
         first++;
@@ -317,18 +320,19 @@ static void panel_scores(const attn_call *t, const attn_work *w, const places *h
     }
     infer_format format = t->k->format;
     if (end - first <= KERN_DIRECT && f->direct[format] && dk % KERN_LANES == 0) {
-        f->direct[format](row, w->x + first, end - first, dk, w->s + first * KEYS + g);
+        f->direct[format](row, next->k + g, w->x + first, end - first, dk, w->s + first * KEYS + g);
         return;
     }
     if (!f->keys[format] || dk % (format == INFER_FMT_F32 ? 4 : KERN_LANES)) {
         unpack_keys(t, t->k, row, PANEL, dk, t->dk_pad, w->rows, t->dk_pad);
+        from = NULL; /* not as they lie */
         for (int64_t j = 0; j < PANEL; j++)
             found[j] = (const uint8_t *)(w->rows + j * t->dk_pad);
         row = found;
         format = INFER_FMT_F32;
         dk = attn_round_up(dk, 4);
     }
-    f->keys[format](row, dk, w->k);
+    f->keys[format](row, from, dk, w->k);
     f->scores(w->k, w->x + first, end - first, dk, w->s + first * KEYS + g);
 }
 
@@ -346,8 +350,8 @@ static int64_t agreed(const uint64_t *seen, int64_t vectors, int64_t at)
 
 /* Adds the values of a tile: vectors that see all of it together, others in small groups over the runs of keys that the
  * same ones of them see. */
-static void panel_weigh(const attn_call *t, const attn_work *w, const uint8_t *const *where, infer_format format,
-                        int64_t vectors, int64_t n, float *o)
+static void panel_weigh(const attn_call *t, const attn_work *w, const uint8_t *const *where, const uint8_t *const *next,
+                        infer_format format, int64_t vectors, int64_t n, float *o)
 {
     const kern_attn *f = t->c->k->attn;
     const uint64_t all = UINT64_MAX >> (KEYS - n);
@@ -355,7 +359,7 @@ static void panel_weigh(const attn_call *t, const attn_work *w, const uint8_t *c
         for (size = 0; i + size < vectors && w->seen[i + size] == all;)
             size++;
         if (size) {
-            f->weigh[format](where, n, w->s + i * KEYS, size, o + i * t->ldo, t->ldo);
+            f->weigh[format](where, i ? NULL : next, n, w->s + i * KEYS, size, o + i * t->ldo, t->ldo);
             continue;
         }
         while (i + size < vectors && size < f->rows && w->seen[i + size] != all)
@@ -366,7 +370,7 @@ static void panel_weigh(const attn_call *t, const attn_work *w, const uint8_t *c
                 for (end = j; end < i + size && w->seen[end] >> at & 1;)
                     end++;
                 if (end > j)
-                    f->weigh[format](where + at, run, w->s + j * KEYS + at, end - j, o + j * t->ldo, t->ldo);
+                    f->weigh[format](where + at, NULL, run, w->s + j * KEYS + at, end - j, o + j * t->ldo, t->ldo);
             }
         }
     }
@@ -379,24 +383,23 @@ static void do_panels(const attn_call *t, const attn_work *w, const places *here
     const kern_softmax softmax = {t->a.scale, t->a.soft_cap, t->ldo};
     const cpu_view *plane = t->v ? t->v : t->k;
     const int whole = t->dv == t->ldo && t->dv % t->v_block == 0; /* a latent's values may end inside a block */
-    (void)next;                                                   /* kernels fetch by address */
     for (int64_t g = 0; g < KEYS; g += PANEL) {
         if (here->have >> g & ((1 << PANEL) - 1))
-            panel_scores(t, w, here, g, vectors);
+            panel_scores(t, w, here, next, g, vectors);
     }
     f->soften(&softmax, vectors, w->s, w->seen, st->m, st->l, st->o);
     if (vectors <= DIRECT_VALUES && f->weigh[plane->format] && whole) {
-        panel_weigh(t, w, here->v, plane->format, vectors, here->n, st->o);
+        panel_weigh(t, w, here->v, next->v, plane->format, vectors, here->n, st->o);
         return;
     }
     const uint8_t *row[KEYS];
     if (f->unpack[plane->format] && whole && ~here->have << (KEYS - here->n) == 0)
-        f->unpack[plane->format](here->v, here->n, t->dv, w->v, t->ldv);
+        f->unpack[plane->format](here->v, next->v, here->n, t->dv, w->v, t->ldv);
     else
         unpack_keys(t, plane, here->v, here->n, attn_round_up(t->dv, t->v_block), t->ldo, w->v, t->ldv);
     for (int64_t j = 0; j < here->n; j++)
         row[j] = (const uint8_t *)(w->v + j * t->ldv);
-    panel_weigh(t, w, row, INFER_FMT_F32, vectors, here->n, st->o);
+    panel_weigh(t, w, row, NULL, INFER_FMT_F32, vectors, here->n, st->o);
 }
 
 /* ---- One split ------------------------------------------------------------------------------------------------- */
@@ -444,7 +447,7 @@ void attn_run_split(const attn_call *t, const attn_work *w, const attn_item *it,
             if (h + 1 < heads)
                 find_keys(t, it, head + h + 1, at, here->n, next);
             else
-                find_keys(t, it, head, at + KEYS, attn_clamp(end - at - KEYS, 0, KEYS), next);
+                find_keys(t, it, head, at + KEYS, attn_clamp(it->key_end - at - KEYS, 0, KEYS), next);
             if (!any)
                 continue;
             for (int64_t i = 0; i < vectors; i++)

@@ -131,9 +131,9 @@ static void test_codes(void **state)
             assert_true(same_number(want, got[at]));
             if (!k->attn || !k->attn->direct[INFER_FMT_F8_E4M3])
                 continue;
-            k->attn->direct[INFER_FMT_F8_E4M3](where, xs, 1, D, s);
+            k->attn->direct[INFER_FMT_F8_E4M3](where, where, xs, 1, D, s);
             assert_true(isnan(want) ? isnan(s[key]) : s[key] == want);
-            k->attn->weigh[INFER_FMT_F8_E4M3](where, KEYS, p, 1, o, D);
+            k->attn->weigh[INFER_FMT_F8_E4M3](where, NULL, KEYS, p, 1, o, D);
             assert_true(isnan(want) ? isnan(o[at]) : o[at] == want);
         }
     }
