@@ -221,6 +221,7 @@ static void alone(rig_options o, const char *where)
         rig r;
         o.no_prefix_cache = v == 1;
         o.chunk = v == 2 ? 3 : 0;
+        o.step_tokens = v == 2 ? 4 : 0; /* so that beams do not all fit a step */
         rig_open(&r, &o);
         for (int i = 0; i < WISHES; i++) {
             answer a, *list[] = {&a};
