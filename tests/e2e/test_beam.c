@@ -324,6 +324,8 @@ static void test_cpu(void **state)
         skip();
     check(rig_golden("llama"), "cpu0", NULL);
     check(rig_golden("qwen3moe"), "cpu0", NULL);
+    if (rig_has("opencl0"))
+        check(rig_golden("llama"), "opencl0", NULL);
 }
 
 /* ---- What follows from it ---------------------------------------------------------------------------------------- */
