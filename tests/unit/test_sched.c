@@ -361,8 +361,7 @@ static void test_fuzz(void **state)
 {
     (void)state;
     const char *rounds = getenv("INFER_TEST_LONG");
-    uint64_t preemptions = 0, hits = 0, swapped = 0, drafted = 0, accepted = 0, aside = 0,
-             back[INFER_TIER_COUNT] = {0};
+    uint64_t preemptions = 0, hits = 0, swapped = 0, drafted = 0, accepted = 0, aside = 0, back[INFER_TIER_COUNT] = {0};
     infer_prefix_counts c;
     int most = rounds ? 20000 : 600;
     for (int seed = 0; seed < most; seed++) {
