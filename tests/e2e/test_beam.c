@@ -245,7 +245,7 @@ static uint64_t crowded(rig_options o, uint32_t kv_tokens, uint64_t seed, const 
 {
     enum { OTHERS = 24 };
     rig r;
-    answer got[WISHES], others[OTHERS], *list[WISHES], *rest[OTHERS];
+    answer got[WISHES], others[OTHERS] = {0}, *list[WISHES], *rest[OTHERS]; /* id 0: nobody to cancel */
     int32_t prompt[70];
     rng x = {seed};
     if (kv_tokens)
