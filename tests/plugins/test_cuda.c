@@ -676,7 +676,7 @@ static void test_weight_threads(void **state)
 static void test_weight_refused(void **state)
 {
     (void)state;
-    static const uint8_t zero[1024];
+    static const uint8_t zero[3000];
     rig r;
     packed = "0";
     rig_open(&r, "");
