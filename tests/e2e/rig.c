@@ -336,3 +336,18 @@ void rig_watchdog(unsigned seconds)
     signal(SIGALRM, hang);
     alarm(seconds);
 }
+
+uint64_t rig_cache_bytes(const rig_options *o, uint64_t tokens)
+{
+    rig r;
+    rig_open(&r, o);
+    infer_memory_row rows[64];
+    uint64_t bytes = 0;
+    uint32_t n = infer_model_memory(r.model, rows, 64);
+    for (uint32_t i = 0; i < n; i++)
+        bytes += strcmp(rows[i].kind, "kv") ? 0 : rows[i].planned;
+    infer_engine_stats st = rig_stats(&r);
+    bytes = bytes / (st.blocks_total * st.block_size) * tokens;
+    rig_close(&r);
+    return bytes;
+}

@@ -86,6 +86,8 @@ infer_status rig_collect(rig *r, answer *const *a, uint32_t n);
 infer_status rig_poll(rig *r, int32_t timeout_ms);
 void answer_free(answer *a);
 infer_engine_stats rig_stats(const rig *r);
+/* Bytes of cache that hold so many tokens: all planes of all layers. */
+uint64_t rig_cache_bytes(const rig_options *o, uint64_t tokens);
 /* Waits until the engine has nothing to do and its blocks are free; fails when that takes too long. */
 void rig_idle(rig *r);
 

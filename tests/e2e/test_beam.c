@@ -197,22 +197,6 @@ static rig_options options(const char *model, const char *devices, const char *s
         .model = model, .devices = devices, .split = split, .ctx = CTX, .parallel = 16, .batched = 64, .block = BLOCK};
 }
 
-/* Bytes of cache that hold so many tokens of a tiny model. */
-static uint64_t cache_bytes(const rig_options *o, uint32_t tokens)
-{
-    rig r;
-    rig_open(&r, o);
-    infer_memory_row rows[64];
-    uint64_t bytes = 0;
-    uint32_t n = infer_model_memory(r.model, rows, 64);
-    for (uint32_t i = 0; i < n; i++)
-        bytes += strcmp(rows[i].kind, "kv") ? 0 : rows[i].planned;
-    infer_engine_stats st = rig_stats(&r);
-    bytes = bytes / (st.blocks_total * st.block_size) * tokens;
-    rig_close(&r);
-    return bytes;
-}
-
 /* ---- Alone ------------------------------------------------------------------------------------------------------- */
 
 static void alone(rig_options o, const char *where)
@@ -249,7 +233,7 @@ static uint64_t crowded(rig_options o, uint32_t kv_tokens, uint64_t seed, const 
     int32_t prompt[70];
     rng x = {seed};
     if (kv_tokens)
-        o.kv_memory = cache_bytes(&o, kv_tokens);
+        o.kv_memory = rig_cache_bytes(&o, kv_tokens);
     rig_open(&r, &o);
     for (int i = 0, k = 0; i < WISHES || k < OTHERS;) {
         if (i < WISHES && rng_below(&x, 3) == 0) {
@@ -499,7 +483,7 @@ static void test_refused(void **state)
     rig r;
     rig_options o = options(rig_golden("llama"), fast(), NULL);
     o.parallel = 6;
-    o.kv_memory = cache_bytes(&o, CTX);
+    o.kv_memory = rig_cache_bytes(&o, CTX);
     rig_open(&r, &o);
 #define WITH(field, value, status, says)                                                                               \
     do {                                                                                                               \

@@ -39,16 +39,7 @@ static rig_options options(void)
 /* Bytes of cache for so many tokens. */
 static uint64_t cache_bytes(rig_options o, uint64_t tokens)
 {
-    rig r;
-    infer_memory_row rows[64];
-    uint64_t bytes = 0;
-    rig_open(&r, &o);
-    uint32_t n = infer_model_memory(r.model, rows, 64);
-    for (uint32_t i = 0; i < n; i++)
-        bytes += strcmp(rows[i].kind, "kv") ? 0 : rows[i].planned;
-    const infer_engine_stats st = rig_stats(&r);
-    rig_close(&r);
-    return bytes / (st.blocks_total * st.block_size) * tokens;
+    return rig_cache_bytes(&o, tokens);
 }
 
 static void each_alone(answer *a, uint32_t n)

@@ -180,22 +180,6 @@ enum { FEW_VARIANTS = 1 << 1 | 1 << 5 | 1 << 6 | 1 << 9 | 1 << 11 | 1 << 13 };
 /* Those for each pair of cache types: in chunks, preempted, swapped; matches that end inside blocks, few blocks. */
 enum { CACHE_VARIANTS = 1 << 1 | 1 << 10 | 1 << 12, CACHE_REUSE = 1 << 1 | 1 << 2 };
 
-/* Bytes of cache that hold so many tokens of a tiny model: all planes of both layers. */
-static uint64_t cache_bytes(const rig_options *o, uint32_t tokens)
-{
-    rig r;
-    rig_open(&r, o);
-    infer_memory_row rows[64];
-    uint64_t bytes = 0;
-    uint32_t n = infer_model_memory(r.model, rows, 64);
-    for (uint32_t i = 0; i < n; i++)
-        bytes += strcmp(rows[i].kind, "kv") ? 0 : rows[i].planned;
-    infer_engine_stats st = rig_stats(&r);
-    bytes = bytes / (st.blocks_total * st.block_size) * tokens;
-    rig_close(&r);
-    return bytes;
-}
-
 /* All variants on one set of devices against each request alone there; *first: those answers, for the caller. */
 static void check(rig_options base, const char *what, answer *alone)
 {
@@ -227,7 +211,7 @@ static void check(rig_options base, const char *what, answer *alone)
         /* other attention kernels take blocks of 8 */
         o.block = v->block && n_cases < CASES ? 16 : v->block;
         if (v->kv_tokens)
-            o.kv_memory = cache_bytes(&o, v->kv_tokens);
+            o.kv_memory = rig_cache_bytes(&o, v->kv_tokens);
         if (v->swap) {
             o.swap = 1 << 24;
             o.preemption = INFER_PREEMPTION_SWAP;
@@ -352,7 +336,7 @@ static void check_reuse(rig_options o, const char *what)
         x.chunk = rows[v].chunk;
         x.block = rows[v].block;
         if (rows[v].kv_tokens)
-            x.kv_memory = cache_bytes(&x, rows[v].kv_tokens);
+            x.kv_memory = rig_cache_bytes(&x, rows[v].kv_tokens);
         st = run_turns(&x, got, rows[v].crowded, 0);
         for (int k = 0; k < TURNS; k++) {
             compare(plain[k], got[k], 1, where);

@@ -101,20 +101,6 @@ static const variant variants[] = {
     {"a quarter of the blocks, swapped", 16, 8, 64, 7, 24, 2 * CTX, 1, 0},
 };
 
-static uint64_t cache_bytes(const rig_options *o, uint32_t tokens)
-{
-    rig r;
-    infer_memory_row rows[64];
-    uint64_t bytes = 0;
-    rig_open(&r, o);
-    const uint32_t n = infer_model_memory(r.model, rows, 64);
-    for (uint32_t i = 0; i < n; i++)
-        bytes += strcmp(rows[i].kind, "kv") ? 0 : rows[i].planned;
-    const infer_engine_stats st = rig_stats(&r);
-    rig_close(&r);
-    return bytes / (st.blocks_total * st.block_size) * tokens;
-}
-
 static void check_same(const char *devices)
 {
     answer want[WISHES], got[WISHES], *list[WISHES];
@@ -136,7 +122,7 @@ static void check_same(const char *devices)
         o.logit_rows = v->logit_rows;
         o.chunk = v->chunk;
         o.step_tokens = v->step_tokens;
-        o.kv_memory = v->kv_tokens ? cache_bytes(&o, v->kv_tokens) : 0;
+        o.kv_memory = v->kv_tokens ? rig_cache_bytes(&o, v->kv_tokens) : 0;
         o.swap = v->swap << 24;
         o.preemption = v->swap ? INFER_PREEMPTION_SWAP : INFER_PREEMPTION_AUTO;
         rig_open(&r, &o);

@@ -34,17 +34,8 @@ static rig_options options(void)
 static uint64_t cache_bytes(uint64_t tokens)
 {
     static uint64_t block;
-    if (!block) {
-        rig r;
-        infer_memory_row rows[64];
-        const rig_options o = options();
-        rig_open(&r, &o);
-        const uint32_t n = infer_model_memory(r.model, rows, 64);
-        for (uint32_t i = 0; i < n; i++)
-            block += strcmp(rows[i].kind, "kv") ? 0 : rows[i].planned;
-        block /= rig_stats(&r).blocks_total;
-        rig_close(&r);
-    }
+    const rig_options o = options();
+    block = block ? block : rig_cache_bytes(&o, BLOCK);
     return block * tokens / BLOCK;
 }
 
