@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "sched/events.h"
+#include "sched/places.h"
 #include "sched/private.h"
 
 typedef struct cancellation {
@@ -272,6 +273,13 @@ static outcome take_tokens(infer_engine *e, const infer_step *step, infer_batch_
     return o;
 }
 
+/* Rows of an entry, which is somebody's, that read its prompt. */
+static uint64_t prompt_rows(const infer_batch_entry *b)
+{
+    const uint64_t end = b->first + b->rows, n = b->r->n_prompt;
+    return b->first >= n ? 0 : (end < n ? end : n) - b->first;
+}
+
 /* Beams of a step that is done choose who goes on, so that they can join the next one before it begins. Those that are
  * over end here: nothing of them is in a step any more. */
 static void turn_beams(infer_engine *e, infer_step *step, const infer_step_result *res)
@@ -280,8 +288,7 @@ static void turn_beams(infer_engine *e, infer_step *step, const infer_step_resul
         infer_batch_entry *b = &step->batch[i];
         if (!b->r || !b->r->beams)
             continue;
-        const uint64_t end = b->first + b->rows, n_prompt = b->r->n_prompt;
-        step->beam_prompt += b->first < n_prompt ? (end < n_prompt ? end : n_prompt) - b->first : 0;
+        step->beam_prompt += prompt_rows(b);
         step->beam_made += b->samples != 0;
         infer_sched_finish(&e->sched, step, b);
         const size_t at = (size_t)(b->first_logit + b->n_logits - 1) * res->n_top;
@@ -300,9 +307,7 @@ static void turn_beams(infer_engine *e, infer_step *step, const infer_step_resul
         if (g->search.len && !r->t_first_token)
             r->t_first_token = infer_clock_ns();
         outcome o = {0};
-        if (g->no_number)
-            o = no_token(r);
-        else if (g->search.done && !g->search.n_hyps)
+        if (g->no_number || (g->search.done && !g->search.n_hyps))
             o = no_token(r);
         else if (g->search.done)
             o = infer_beams_tell(g, e->tok, &e->events) == INFER_OK
@@ -319,12 +324,11 @@ static void after_step(infer_engine *e, infer_step *step, const infer_step_resul
 {
     infer_sched *s = &e->sched;
     uint64_t now = infer_clock_ns(), prompt = step->beam_prompt, made = step->beam_made;
+    infer_tier_done(s, step, 1);
     /* The step's figures stand before anybody hears of its tokens. */
     for (uint32_t i = 0; i < step->n_batch; i++) {
         const infer_batch_entry *b = &step->batch[i];
-        uint64_t end = b->first + b->rows;
-        if (b->r && b->first < b->r->n_prompt)
-            prompt += (end < b->r->n_prompt ? end : b->r->n_prompt) - b->first;
+        prompt += b->r ? prompt_rows(b) : 0;
         made += (uint64_t)(b->r && b->samples);
     }
     pthread_mutex_lock(&e->lock);
@@ -529,7 +533,6 @@ static void end_step(infer_engine *e, infer_step *next)
         return;
     }
     infer_sched_note_time(&e->sched, step->im, step_ns);
-    infer_tier_done(&e->sched, step, 1);
     /* What came while the step ran joins the next one, if it has not begun. Who was cancelled leaves: its blocks are
      * others' only in a step that is built later, and its rows are nobody's. */
     if (!ahead) {
@@ -538,6 +541,7 @@ static void end_step(infer_engine *e, infer_step *next)
         take_requests(e);
         pthread_mutex_unlock(&e->lock);
         if (step->beams) {
+            infer_tier_done(&e->sched, step, 1); /* else after the next one has begun */
             turn_beams(e, step, &res);
             if (next)
                 infer_sched_go_on(&e->sched, next);
@@ -640,7 +644,8 @@ infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt
     }
     if ((s = infer_sched_create(&e->sched, m->plan, &o, err)) != INFER_OK ||
         (s = infer_runner_create(m, e->sched.swap.n_places + e->sched.tier.n_places, &e->runner, err)) != INFER_OK ||
-        (s = infer_runner_measure_swap(e->runner, &e->sched.swap.out_ns, &e->sched.swap.in_ns, err)) != INFER_OK ||
+        (s = infer_places_measure(infer_runner_places(e->runner), &e->sched.swap.out_ns, &e->sched.swap.in_ns, err)) !=
+            INFER_OK ||
         (e->sched.prefix && (s = infer_tier_open(&e->sched.tier, infer_runner_places(e->runner), e->sched.swap.n_places,
                                                  &o, wake, e, err)) != INFER_OK) ||
         (s = infer_step_create(&e->steps[0], &e->sched, 0, infer_runner_image(e->runner, 0), err)) != INFER_OK ||

@@ -70,8 +70,6 @@ typedef struct infer_step_result {
 infer_status infer_runner_create(infer_model *m, uint32_t n_places, infer_runner **out, infer_error *err);
 /* The host memory for blocks: n_places. */
 const struct infer_places *infer_runner_places(const infer_runner *r);
-/* As infer_places_measure. */
-infer_status infer_runner_measure_swap(infer_runner *r, double *out_ns, double *in_ns, infer_error *err);
 /* Bytes of a block over all devices. */
 uint64_t infer_plan_block_bytes(const infer_plan *p);
 void infer_runner_destroy(infer_runner *r);

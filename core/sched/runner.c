@@ -651,11 +651,6 @@ void infer_runner_destroy(infer_runner *r)
     infer_free(r);
 }
 
-infer_status infer_runner_measure_swap(infer_runner *r, double *out_ns, double *in_ns, infer_error *err)
-{
-    return infer_places_measure(&r->places, out_ns, in_ns, err);
-}
-
 const infer_places *infer_runner_places(const infer_runner *r)
 {
     return &r->places;

@@ -672,6 +672,20 @@ static void test_weight_threads(void **state)
     packed = NULL;
 }
 
+/* An op of n_in operands and a result. */
+static infer_op_desc op_desc(uint32_t op, const infer_tensor_desc *t, uint32_t n_in)
+{
+    return (infer_op_desc){.struct_size = sizeof(infer_op_desc),
+                           .op = op,
+                           .rows_from = INFER_ROWS_STATIC,
+                           .rows_mul = 1,
+                           .n_in = n_in,
+                           .n_out = 1,
+                           .tensor_size = sizeof(*t),
+                           .tensors = t,
+                           .epilogue_size = sizeof(infer_epilogue)};
+}
+
 /* What stays canonical; streams that end early, late or in the middle; an op that cannot read what is packed. */
 static void test_weight_refused(void **state)
 {
@@ -783,15 +797,7 @@ static void test_weight_refused(void **state)
                               infer_tensor_make(INFER_FMT_Q8_0, 2, 20, 64, 1, 1),
                               {.flags = INFER_TENSOR_ABSENT},
                               infer_tensor_make(INFER_FMT_F32, 2, 3, 20, 1, 1)};
-    infer_op_desc op = {.struct_size = sizeof(op),
-                        .op = INFER_OP_MATMUL,
-                        .rows_from = INFER_ROWS_STATIC,
-                        .rows_mul = 1,
-                        .n_in = 3,
-                        .n_out = 1,
-                        .tensor_size = sizeof(t[0]),
-                        .tensors = t,
-                        .epilogue_size = sizeof(infer_epilogue)};
+    infer_op_desc op = op_desc(INFER_OP_MATMUL, t, 3);
     infer_op_answer a = {.struct_size = sizeof(a)};
     assert_int_equal(r.ops->op_query(r.h[0], &op, sizeof(op), 1, &a, sizeof(a)), INFER_OK);
     assert_int_equal(a.level, INFER_LEVEL_NATIVE);
@@ -818,15 +824,7 @@ static void test_long_vectors(void **state)
     for (int64_t n = (1 << 29) - 1; n <= 1 << 29; n++) {
         infer_tensor_desc t[2] = {infer_tensor_make(INFER_FMT_F32, 2, 1, n, 1, 1),
                                   infer_tensor_make(INFER_FMT_F32, 2, 1, n, 1, 1)};
-        infer_op_desc op = {.struct_size = sizeof(op),
-                            .op = INFER_OP_COPY,
-                            .rows_from = INFER_ROWS_STATIC,
-                            .rows_mul = 1,
-                            .n_in = 1,
-                            .n_out = 1,
-                            .tensor_size = sizeof(t[0]),
-                            .tensors = t,
-                            .epilogue_size = sizeof(infer_epilogue)};
+        infer_op_desc op = op_desc(INFER_OP_COPY, t, 1);
         infer_op_answer a = {.struct_size = sizeof(a)};
         assert_int_equal(r.ops->op_query(r.h[0], &op, sizeof(op), 1, &a, sizeof(a)), INFER_OK);
         assert_int_equal(a.level, n < 1 << 29 ? INFER_LEVEL_NATIVE : INFER_LEVEL_NO);
