@@ -58,8 +58,14 @@ static int in_arena(const infer_graph_view *v, const infer_operand *a)
                    ->kind == INFER_SLOT_ARENA;
 }
 
+/* Whether memory is not written in this program. */
+static int is_given(const infer_graph_view *v, const infer_operand *a)
+{
+    return a->slot == INFER_SLOT_ABSENT || !in_arena(v, a);
+}
+
 /* How many launches of the next node make a norm of x by themselves, 0: none. An RMS norm of whole rows whose result is
- * the x of the next node alone, in memory that ends with the program. */
+ * the x of the next node alone, in memory that ends with the program; its weights are read before x is there. */
 static uint32_t kept(infer_device *dev, const infer_graph_view *v, uint32_t i)
 {
     if (i + 1 >= v->n_nodes)
@@ -67,7 +73,7 @@ static uint32_t kept(infer_device *dev, const infer_graph_view *v, uint32_t i)
     const infer_node *n = node_of(v, i), *next = node_of(v, i + 1);
     const infer_operand *y = &n->operands[n->op->n_in];
     if (n->op->op != INFER_OP_RMS_NORM || n->op->n_out != 1 || n->op->n_epilogue || !in_arena(v, y) ||
-        next->operands[0].slot != y->slot || next->operands[0].offset != y->offset)
+        !is_given(v, &n->operands[1]) || next->operands[0].slot != y->slot || next->operands[0].offset != y->offset)
         return 0;
     for (uint32_t k = 1; k < next->op->n_in; k++)
         if (overlap(&next->operands[k], y))
@@ -122,12 +128,6 @@ static int joins(const infer_node *rope, const infer_node *write)
     return !memcmp(&one, &two, sizeof one) && same(&rope->counts, &write->counts) && apart(rope, rope) &&
            apart(rope, write) && apart(write, rope) && apart(write, write) &&
            !overlap(&rope->operands[3], &write->operands[5]) && !overlap(&rope->operands[3], &write->operands[6]);
-}
-
-/* Whether memory is not written in this program. */
-static int is_given(const infer_graph_view *v, const infer_operand *a)
-{
-    return a->slot == INFER_SLOT_ABSENT || !in_arena(v, a);
 }
 
 /* Whether the attention behind them does both: it reads their results and is the last to, the rotated queries are

@@ -43,7 +43,8 @@ typedef struct lp_ring {
 /* Shared memory: barriers, the waves' sums, rows of x, the ring of slots of RING_STEPS(bytes) * bytes, to which copies
  * are only fast at multiples of 128. A row of k32 blocks of 32 elements: two planes of 16 bits or four of bytes; of
  * codes then sums of blocks and scales of 256 elements. */
-#define RING_FIXED       1024
+#define RING_FIXED       2048
+#define RING_ZEROS       1024                                  /* the second half of it */
 #define RING_SUMS        (2 * RING_ENDS * RING_WAVES * 16 * 4) /* of a row of x */
 #define RING_X(k32)      (128 * (k32))
 #define RING_SCALES(k32) (132 * (k32))

@@ -154,6 +154,26 @@ template <int FMT> DEV void mma(float d[FRAG], const frag_a<FMT> &a, const frag_
  * 4 (l % 4) on, a[2] and a[3] the same 16 further on; b of column l / 4 likewise. D as frag_row and frag_col say. For
  * waves of 32. */
 #if WAVE == 32
+#if defined(SIMT_H)
+/* The same, added to D. */
+template <int K, bool UNSIGNED> DEV void mma_bytes_emulated(int d[FRAG], const uint32_t *a, const uint32_t *b)
+{
+    uint32_t mine[6] = {0, 0, 0, 0, 0, 0};
+    for (int i = 0; i < K / 8; i++)
+        mine[i] = a[i];
+    for (int i = 0; i < K / 16; i++)
+        mine[4 + i] = b[i];
+    const unsigned char *all = simt::exchange(mine, sizeof mine, __LINE__);
+    for (int i = 0; i < FRAG; i++)
+        for (int k = 0; k < K; k++) {
+            int r = frag_row(i), c = frag_col(i);
+            const unsigned char *ra = all + 64 * (r % 8 * 4 + k % 16 / 4) + 4 * (r / 8 + k / 16 * 2) + k % 4;
+            const unsigned char *rb = all + 64 * (c * 4 + k % 16 / 4) + 16 + 4 * (k / 16) + k % 4;
+            d[i] += (UNSIGNED ? (int)*ra : (signed char)*ra) * (signed char)*rb;
+        }
+}
+#endif
+
 template <int K> DEV void mma_bytes(int d[FRAG], const uint32_t *a, const uint32_t *b)
 {
 #if defined(MMA_BF16)
@@ -167,21 +187,26 @@ template <int K> DEV void mma_bytes(int d[FRAG], const uint32_t *a, const uint32
             : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
             : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(0));
 #elif defined(SIMT_H)
-    uint32_t mine[6] = {0, 0, 0, 0, 0, 0};
-    for (int i = 0; i < K / 8; i++)
-        mine[i] = a[i];
-    for (int i = 0; i < K / 16; i++)
-        mine[4 + i] = b[i];
-    const unsigned char *all = simt::exchange(mine, sizeof mine, __LINE__);
-    for (int i = 0; i < FRAG; i++) {
+    for (int i = 0; i < FRAG; i++)
         d[i] = 0;
-        for (int k = 0; k < K; k++) {
-            int r = frag_row(i), c = frag_col(i);
-            const unsigned char *ra = all + 64 * (r % 8 * 4 + k % 16 / 4) + 4 * (r / 8 + k / 16 * 2) + k % 4;
-            const unsigned char *rb = all + 64 * (c * 4 + k % 16 / 4) + 16 + 4 * (k / 16) + k % 4;
-            d[i] += (signed char)*ra * (signed char)*rb;
-        }
-    }
+    mma_bytes_emulated<K, false>(d, a, b);
+#endif
+}
+
+/* D += A B^T, K 32; UNSIGNED: A's bytes are. */
+template <bool UNSIGNED = false> DEV void mma_bytes_on(int d[FRAG], const uint32_t a[4], const uint32_t b[2])
+{
+#if defined(MMA_BF16)
+    if (UNSIGNED)
+        asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+            : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else
+        asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+            : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#elif defined(SIMT_H)
+    mma_bytes_emulated<32, UNSIGNED>(d, a, b);
 #endif
 }
 #endif

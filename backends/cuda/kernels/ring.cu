@@ -13,7 +13,7 @@
  *   grid   x walks panels: as many blocks as are resident together
  *   shared RING_FIXED + held * (RING_SUMS + RING_SIZE) + slots * RING_STEPS * step
  * SPDX-License-Identifier: Apache-2.0 */
-#include "ring_step.cuh"
+#include "ring_alone.cuh"
 #include "ring_x.cuh"
 
 #if defined(ASYNC) && WAVE == 32
@@ -50,6 +50,7 @@ struct ring_args {
 struct ring_block {
     mbar *full, *empty, *sums_full, *sums_empty;
     float *part, *sums; /* sums: [slot][wave][row of x][16] */
+    const uchar *zeros;
     uchar *x, *slots;
     int held, units, parts, steps;  /* rows of x that there is room for; units: a panel, or gate's and up's */
     int me, blocks, third, n_slots; /* this block among those that share the units; of the third weight alone */
@@ -183,27 +184,35 @@ template <int FMT> DEV void adder(const ring_block &b, const ring_args &a, const
     const int wave = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     enum { GROUPS = RING_ROWS / F::ROWS };
     const int blocks = b.steps * F::K32, size = RING_SIZE(blocks), rows = rows_of(a.counts, p.rows);
-    float *scales = b.part + 4 * RING_WAVES;
+    const bool alone = F::ALONE && b.held == 1;
+    float *scales = b.part + (RING_ROWS + 2) * RING_WAVES;
     int slot = 0, turn = 0, sums = 0, sums_turn = 1;
+    x_eight norm = {};
+    if (in_lines(p.norm, a.norm + p.norm.off) && (int)threadIdx.x / 4 < p.k / 32)
+        eight_ld<FMT>(norm.v, a.norm + p.norm.off, (int)threadIdx.x / 4);
     grid_wait();
     for (int r0 = 0; r0 < rows; r0 += b.held) {
         const int n_rows = rows - r0 < b.held ? rows - r0 : b.held;
         if (r0)
             part_sync(1, ADDERS); /* nobody reads x of before */
         for (int r = 0; r < n_rows; r++) {
-            float by = x_row<FMT>(b.x + r * size, b.part + r % 2 * 2 * RING_WAVES, a.x + p.x.off + (r0 + r) * p.x.step,
-                                  a.norm + p.norm.off, p, blocks);
+            const x_part part = {b.part + r * RING_WAVES, b.part + (RING_ROWS + r % 2) * RING_WAVES};
+            float by = x_row<FMT>(b.x + r * size, part, a.x + p.x.off + (r0 + r) * p.x.step, a.norm + p.norm.off, p,
+                                  blocks, norm);
             if (threadIdx.x == 0)
                 scales[r] = by;
         }
         part_sync(1, ADDERS);
         const x_place x = x_place_of<FMT>(b.x, blocks, n_rows);
+        const x_alone own = x_alone_of<FMT>(b.x, b.zeros, blocks);
         float by[GROUPS];
         UNROLL
         for (int i = 0; i < GROUPS; i++) {
             const int r = i * F::ROWS + t * F::ROWS / 4;
             by[i] = r < n_rows ? scales[r] * (F::CODES && t % 2 == 0 ? 65536.0f : 1.0f) : 0.0f;
         }
+        if (alone)
+            by[0] = scales[0] * (t % 2 == 0 ? 65536.0f : 1.0f) * alone_factor<FMT>();
         for (int u = b.me; u < b.units; u += b.blocks) {
             for (int h = 0; h < b.parts; h++) {
                 float d[GROUPS][4] = {};
@@ -213,6 +222,10 @@ template <int FMT> DEV void adder(const ring_block &b, const ring_args &a, const
                     for (int i = wave; i < n; i += RING_WAVES) {
                         const uchar *w = b.slots + slot * F::STEPS * F::BYTES + i / F::PARTS * F::BYTES;
                         const int at = (k + i / F::PARTS) * F::K32;
+                        if (alone) {
+                            step_alone<FMT>(w, own, at, i % F::PARTS, d[0]);
+                            continue;
+                        }
                         if (GROUPS == 1) {
                             step<FMT>(w, x, at, i % F::PARTS, d[0]);
                             continue;
@@ -241,6 +254,14 @@ template <int FMT> DEV void adder(const ring_block &b, const ring_args &a, const
                         turn ^= 1;
                     }
                 }
+                if (p.has_norm && u == b.me && h == 0)
+                    NO_UNROLL
+                for (int r = 0; r < n_rows; r++) {
+                    const float factor = x_norm_factor(b.part + r * RING_WAVES, p);
+                    UNROLL
+                    for (int i = 0; i < GROUPS; i++)
+                        by[i] *= alone || r == i * F::ROWS + t * F::ROWS / 4 ? factor : 1.0f;
+                }
                 mbar_wait(b.sums_empty + 2 * sums + h, sums_turn);
                 UNROLL
                 for (int i = 0; i < GROUPS; i++) {
@@ -249,6 +270,10 @@ template <int FMT> DEV void adder(const ring_block &b, const ring_args &a, const
                     if (F::CODES) { /* the other two bytes */
                         v0 += wave_xor(v0, 1);
                         v1 += wave_xor(v1, 1);
+                    }
+                    if (alone) { /* the other half of the columns */
+                        v0 += wave_xor(v0, 2);
+                        v1 += wave_xor(v1, 2);
                     }
                     if (r < b.held) {
                         float *to = b.sums + ((2 * sums + h) * RING_WAVES + wave) * 16 * b.held + r * 16 + g;
@@ -280,6 +305,7 @@ template <int FMT> DEV void ring(const ring_args &a, const lp_ring &p, int third
     b.sums_full = b.empty + RING_SLOTS;
     b.sums_empty = b.sums_full + 2 * RING_ENDS;
     b.part = (float *)(mem + 512);
+    b.zeros = mem + RING_FIXED - RING_ZEROS;
     b.sums = (float *)(mem + RING_FIXED);
     b.held = p.held;
     b.third = third;
@@ -301,6 +327,8 @@ template <int FMT> DEV void ring(const ring_args &a, const lp_ring &p, int third
             mbar_init(b.sums_empty + lane - RING_SLOTS, 1);
         }
         mbar_made();
+    } else if (threadIdx.x < RING_ZEROS / 16) {
+        st_16(mem + RING_FIXED - RING_ZEROS + 16 * threadIdx.x, 0, 0, 0, 0);
     }
     __syncthreads();
     grid_go();

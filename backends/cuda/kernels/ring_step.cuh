@@ -22,6 +22,7 @@ template <int FMT> struct ring_of {
     enum {
         BYTES = packed_of<FMT>::BYTES,
         CODES = packed_of<FMT>::CODES,
+        ALONE = CODES && FMT != INFER_FMT_Q8_0, /* one row has its own way (ring_alone.cuh), where that is faster */
         ONE_SCALE = !CODES && FMT != INFER_FMT_BF16, /* a row of x has one */
         ROWS = CODES ? 2 : 4,                        /* of x that the columns take */
         K32 = packed_of<FMT>::UNIT / 32,

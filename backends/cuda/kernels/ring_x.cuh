@@ -49,6 +49,11 @@ DEV int nearest(float v)
 #endif
 }
 
+/* What waves leave of a row: RING_WAVES each. */
+struct x_part {
+    float *squares, *most;
+};
+
 /* Finite magnitudes and squares of what a thread has of a row. */
 struct x_stat {
     float most, squares;
@@ -74,36 +79,34 @@ DEV float scale_for(float v)
     return float_of((uint32_t)(s < 230 ? s : 230) << 23);
 }
 
-/* By what x is to be multiplied for its planes, and (by) sums after it. part: 2 RING_WAVES floats. Codes have scales of
- * their own and want the norm's factor at most. */
-template <int FMT> DEV float x_scale(x_stat &stat, float *part, const lp_ring &p, float *by)
+/* A row's sum of squares, of which each wave leaves its own; x_norm_factor joins them when they are needed. */
+DEV void x_squares(float *part, float squares)
 {
-    enum { ONE_SCALE = ring_of<FMT>::ONE_SCALE };
-    float scale = 1, inv = 1;
-    if (ONE_SCALE || p.has_norm) {
-        const int wave = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-        for (int m = 16; m > 0; m >>= 1) {
-            stat.most = fmaxf(stat.most, wave_xor(stat.most, m));
-            stat.squares += wave_xor(stat.squares, m);
-        }
-        if (lane == 0) {
-            part[wave] = stat.most;
-            part[RING_WAVES + wave] = stat.squares;
-        }
-        part_sync(1, ADDERS);
-        stat.most = part[lane % RING_WAVES];
-        stat.squares = part[RING_WAVES + lane % RING_WAVES];
-        for (int m = RING_WAVES / 2; m > 0; m >>= 1) {
-            stat.most = fmaxf(stat.most, wave_xor(stat.most, m));
-            stat.squares += wave_xor(stat.squares, m);
-        }
-        if (p.has_norm)
-            inv = 1.0f / sqrtf(stat.squares / (float)p.k + p.eps);
-        if (ONE_SCALE)
-            scale = scale_for(stat.most);
-    }
-    *by = inv / scale;
-    return scale;
+    squares = wave_sum(squares);
+    if (threadIdx.x % 32 == 0)
+        part[threadIdx.x / 32] = squares;
+}
+
+/* What the norm multiplies a row by. Whole waves call it. */
+DEV float x_norm_factor(const float *part, const lp_ring &p)
+{
+    float squares = part[threadIdx.x % RING_WAVES];
+    for (int m = RING_WAVES / 2; m > 0; m >>= 1)
+        squares += wave_xor(squares, m);
+    return 1.0f / sqrtf(squares / (float)p.k + p.eps);
+}
+
+/* By what a row is to be multiplied for its planes of f16. */
+DEV float x_scale(float *part, float most)
+{
+    most = wave_max(most);
+    if (threadIdx.x % 32 == 0)
+        part[threadIdx.x / 32] = most;
+    part_sync(1, ADDERS);
+    most = part[threadIdx.x % RING_WAVES];
+    for (int m = RING_WAVES / 2; m > 0; m >>= 1)
+        most = fmaxf(most, wave_xor(most, m));
+    return scale_for(most);
 }
 
 /* A lane's elements of block b, times `by`, as pairs of two planes. Whole waves call it; there: the block is the row's.
@@ -136,8 +139,8 @@ DEV uint32_t four_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d, int i)
 }
 
 /* The same as four planes of bytes, each with its sign, the highest first: a wave has 256 elements, which have one
- * scale. An infinity or what is no number becomes the scale, so that it shows. */
-template <int FMT> DEV void x_bytes(uchar *to, int blocks, const float v[8], int b, bool there)
+ * scale. An infinity or what is no number becomes the scale, so that it shows. alone: as ring_alone.cuh reads them. */
+template <int FMT> DEV void x_bytes(uchar *to, int blocks, const float v[8], int b, bool there, bool alone)
 {
     const int t = (int)threadIdx.x % 4;
     const uint32_t infinity = 0x7F800000u;
@@ -185,7 +188,7 @@ template <int FMT> DEV void x_bytes(uchar *to, int blocks, const float v[8], int
     UNROLL
     for (int i = 0; i < 8; i++)
         q[i] = (q[i] + 0x00808080u) ^ 0x00808080u;
-    to += RING_X(b / 2 * 2) + 16 * t + b % 2 * 8;
+    to += alone ? RING_X(b) + 8 * t : RING_X(b / 2 * 2) + 16 * t + b % 2 * 8;
     UNROLL
     for (int plane = 0; plane < 4; plane++) {
         uint2 u;
@@ -196,19 +199,22 @@ template <int FMT> DEV void x_bytes(uchar *to, int blocks, const float v[8], int
             u.x = four_bytes(q[0], q[2], q[1], q[3], 3 - plane);
             u.y = four_bytes(q[4], q[6], q[5], q[7], 3 - plane);
         }
-        *(uint2 *)(to + 64 * plane) = u;
+        *(uint2 *)(to + (alone ? 32 : 64) * plane) = u;
     }
 }
 
 /* Any row, any length: read twice, once for codes. */
 template <int FMT>
-NOT_INLINED float x_row_any(uchar *to, float *part, const uchar *row, const uchar *norm, const lp_ring &p, int blocks)
+NOT_INLINED float x_row_any(uchar *to, const x_part &part, const uchar *row, const uchar *norm, const lp_ring &p,
+                            int blocks)
 {
+    typedef ring_of<FMT> F;
     x_stat stat = {0, 0};
-    float by = 1, scale = 1;
-    const int t = (int)threadIdx.x % 4, codes = ring_of<FMT>::CODES;
-    for (int turn = 0; turn < 2; turn++) {
-        for (int b0 = 0; b0 < blocks && !(turn && codes); b0 += ADDERS / 4) {
+    float scale = 1;
+    const int t = (int)threadIdx.x % 4;
+    for (int turn = F::ONE_SCALE ? 0 : 1; turn < 2; turn++) {
+        stat.squares = 0;
+        for (int b0 = 0; b0 < blocks; b0 += ADDERS / 4) {
             const int b = b0 + (int)threadIdx.x / 4;
             float v[8], f[8];
             for (int i = 0; i < 8; i++) {
@@ -217,68 +223,129 @@ NOT_INLINED float x_row_any(uchar *to, float *part, const uchar *row, const ucha
                 f[i] = e < p.k && p.norm.fmt ? ld(norm, p.norm.fmt, e) : 0.0f;
             }
             x_count(v, stat, f, p.norm.fmt != 0, p.offset);
-            if (codes)
-                x_bytes<FMT>(to, blocks, v, b, b < blocks);
+            if (F::CODES)
+                x_bytes<FMT>(to, blocks, v, b, b < blocks, ring_of<FMT>::ALONE && p.held == 1);
             else if (turn)
                 x_planes<FMT>(to, v, b, b < blocks, scale);
         }
         if (!turn)
-            scale = x_scale<FMT>(stat, part, p, &by);
+            scale = x_scale(part.most, stat.most);
     }
-    return by;
+    x_squares(part.squares, stat.squares);
+    return 1.0f / scale;
 }
 
-/* A row of x into shared memory; what its sums are to be multiplied by. */
-template <int FMT>
-DEV float x_row(uchar *to, float *part, const uchar *row, const uchar *norm, const lp_ring &p, int blocks)
+/* Eight elements of a line of floats: a norm's weights for a thread come while x is not there yet. */
+struct x_eight {
+    float v[8];
+};
+
+DEV bool in_lines(const lp_line &l, const uchar *at)
 {
-    if (p.x.fmt != INFER_FMT_F32 || p.k % 32 || blocks > X_HELD * ADDERS / 4 || !is_aligned(row, 16) ||
-        (p.norm.fmt && (p.norm.fmt != INFER_FMT_F32 || !is_aligned(norm, 16))))
-        return x_row_any<FMT>(to, part, row, norm, p, blocks);
-    const int t = (int)threadIdx.x % 4, b0 = (int)threadIdx.x / 4, had = p.k / 32;
-    float v[X_HELD][8] = {}, by;
+    return l.fmt == INFER_FMT_F32 && is_aligned(at, 16);
+}
+
+template <int FMT> DEV void eight_ld(float f[8], const uchar *line, int b)
+{
+    UNROLL
+    for (int j = 0; j < 4; j++) {
+        uint2 two = ld_8((const float *)line + 32 * b + pair_at<FMT>((int)threadIdx.x % 4, j));
+        f[2 * j] = float_of(two.x), f[2 * j + 1] = float_of(two.y);
+    }
+}
+
+/* A row in lines, for planes that want no scale: once through. Few instructions: they are fetched anew each time. */
+template <int FMT>
+DEV void x_row_once(uchar *to, float *part, const uchar *row, const uchar *norm, const lp_ring &p, int blocks,
+                    x_eight f)
+{
+    const int had = p.k / 32;
+    int b = (int)threadIdx.x / 4;
+    float v[8] = {}, squares = 0;
+    if (b < had)
+        eight_ld<FMT>(v, row, b);
+    NO_UNROLL
+    for (int base = 0; base < blocks; base += ADDERS / 4) {
+        const int next = b + ADDERS / 4;
+        float x[8], g[8];
+        UNROLL
+        for (int i = 0; i < 8; i++) {
+            x[i] = v[i], g[i] = f.v[i];
+            v[i] = 0;
+        }
+        if (next < had) {
+            eight_ld<FMT>(v, row, next);
+            if (p.norm.fmt)
+                eight_ld<FMT>(f.v, norm, next);
+        }
+        if (p.has_norm)
+            UNROLL
+        for (int i = 0; i < 8; i++) {
+            squares = fmaf(x[i], x[i], squares);
+            x[i] = p.norm.fmt ? x[i] * (g[i] + p.offset) : x[i];
+        }
+        if (ring_of<FMT>::CODES)
+            x_bytes<FMT>(to, blocks, x, b, b < blocks, ring_of<FMT>::ALONE && p.held == 1);
+        else
+            x_planes<FMT>(to, x, b, b < blocks, 1);
+        b = next;
+    }
+    if (p.has_norm)
+        x_squares(part, squares);
+}
+
+/* A row in lines of at most X_HELD * ADDERS / 4 blocks, for planes of f16. */
+template <int FMT>
+DEV float x_row_scaled(uchar *to, const x_part &part, const uchar *row, const uchar *norm, const lp_ring &p, int blocks,
+                       const x_eight &first)
+{
+    const int b0 = (int)threadIdx.x / 4, had = p.k / 32;
+    float v[X_HELD][8] = {};
     x_stat stat = {0, 0};
     UNROLL
-    for (int i = 0; i < X_HELD; i++) {
-        const int b = b0 + i * (ADDERS / 4);
-        if (b < had) {
-            UNROLL
-            for (int j = 0; j < 4; j++) {
-                uint2 two = ld_8((const float *)row + 32 * b + pair_at<FMT>(t, j));
-                v[i][2 * j] = float_of(two.x), v[i][2 * j + 1] = float_of(two.y);
-            }
-        }
-    }
+    for (int i = 0; i < X_HELD; i++)
+        if (b0 + i * (ADDERS / 4) < had)
+            eight_ld<FMT>(v[i], row, b0 + i * (ADDERS / 4));
     UNROLL
     for (int i = 0; i < X_HELD; i++) {
         const int b = b0 + i * (ADDERS / 4);
         if (i && i * (ADDERS / 4) >= had)
             break;
         float f[8];
-        if (p.norm.fmt && b < had) {
-            UNROLL
-            for (int j = 0; j < 4; j++) {
-                uint2 two = ld_8((const float *)norm + 32 * b + pair_at<FMT>(t, j));
-                f[2 * j] = float_of(two.x), f[2 * j + 1] = float_of(two.y);
-            }
-        }
-        if (ring_of<FMT>::ONE_SCALE || p.has_norm)
-            x_count(v[i], stat, f, p.norm.fmt != 0 && b < had, p.offset);
+        UNROLL
+        for (int j = 0; j < 8; j++)
+            f[j] = first.v[j];
+        if (i && p.norm.fmt && b < had)
+            eight_ld<FMT>(f, norm, b);
+        x_count(v[i], stat, f, p.norm.fmt != 0 && b < had, p.offset);
     }
-    const float scale = ring_of<FMT>::CODES ? 1.0f : x_scale<FMT>(stat, part, p, &by);
+    const float scale = x_scale(part.most, stat.most);
     UNROLL
     for (int i = 0; i < X_HELD; i++) {
         const int b = b0 + i * (ADDERS / 4);
         if (i && i * (ADDERS / 4) >= blocks)
             break;
-        if (ring_of<FMT>::CODES)
-            x_bytes<FMT>(to, blocks, v[i], b, b < blocks);
-        else
-            x_planes<FMT>(to, v[i], b, b < blocks, scale);
+        x_planes<FMT>(to, v[i], b, b < blocks, scale);
     }
-    if (ring_of<FMT>::CODES)
-        (void)x_scale<FMT>(stat, part, p, &by);
-    return by;
+    if (p.has_norm)
+        x_squares(part.squares, stat.squares);
+    return 1.0f / scale;
+}
+
+/* A row of x into shared memory; what its sums are to be multiplied by, but for the norm's factor. first: of the norm's
+ * weights, where they are in lines. */
+template <int FMT>
+DEV float x_row(uchar *to, const x_part &part, const uchar *row, const uchar *norm, const lp_ring &p, int blocks,
+                const x_eight &first)
+{
+    typedef ring_of<FMT> F;
+    if (!in_lines(p.x, row) || p.k % 32 || (F::ONE_SCALE && blocks > X_HELD * ADDERS / 4) ||
+        (p.norm.fmt && !in_lines(p.norm, norm)))
+        return x_row_any<FMT>(to, part, row, norm, p, blocks);
+    if (F::ONE_SCALE)
+        return x_row_scaled<FMT>(to, part, row, norm, p, blocks, first);
+    x_row_once<FMT>(to, part.squares, row, norm, p, blocks, first);
+    return 1;
 }
 
 #endif
