@@ -355,18 +355,42 @@ DEV void turn_of(few_sums<D, N> &s, const uchar *slot, const uint32_t (*q)[D / 1
     }
 }
 
-/* Queries of a piece, times the factor, as the products' columns: rows of shared memory, of each fragment four of what
- * 16 bits hold and four of what is left. Queries are numbered (row, head). */
-template <int FMT, int D, int N, class OWN>
-DEV void queries_put(uchar *to, const uchar *q, const lp_attn &p, const few_item &it, float factor, const OWN &own)
+/* A thread's pairs of a piece's queries, as they are in memory. */
+template <int D, int N> struct few_queries {
+    float a[EDGE * N * (D / 2) / (32 * WAVES)], b[EDGE * N * (D / 2) / (32 * WAVES)];
+};
+
+/* Queries of a piece are numbered (row, head): the row of number j. */
+DEV int query_row(const few_item &it, int j)
 {
-    UNROLL_2
-    for (int i = (int)threadIdx.x; i < EDGE * N * (D / 2); i += 32 * WAVES) {
-        int j = i / (D / 2), r = j / it.heads, there = r < it.rows, row = it.row0 + (there ? r : 0), a, b;
-        const uchar *from = q + p.q.off + row * p.q.s0 + (it.head0 + (there ? j - r * it.heads : 0)) * p.q.s1;
+    return it.heads == EDGE ? j / EDGE : j / it.heads;
+}
+
+template <int D, int N, class OWN>
+DEV void queries_ld(few_queries<D, N> &to, const uchar *q, const lp_attn &p, const few_item &it, const OWN &own)
+{
+    UNROLL
+    for (int k = 0; k < EDGE * N * (D / 2) / (32 * WAVES); k++) {
+        const int i = k * (32 * WAVES) + (int)threadIdx.x, j = i / (D / 2), r = query_row(it, j), there = r < it.rows;
+        const uchar *from =
+            q + p.q.off + (it.row0 + (there ? r : 0)) * p.q.s0 + (it.head0 + (there ? j - r * it.heads : 0)) * p.q.s1;
+        own_query_ld(own, from, p.q.fmt, i % (D / 2), to.a[k], to.b[k]);
+    }
+}
+
+/* Times the factor, as the products' columns: rows of shared memory, of each fragment four of what 16 bits hold and
+ * four of what is left. */
+template <int FMT, int D, int N, class OWN>
+DEV void queries_put(uchar *to, const few_queries<D, N> &q, const few_item &it, float factor, const OWN &own)
+{
+    UNROLL
+    for (int k = 0; k < EDGE * N * (D / 2) / (32 * WAVES); k++) {
+        const int i = k * (32 * WAVES) + (int)threadIdx.x, j = i / (D / 2);
+        const int r = query_row(it, j), there = r < it.rows;
         uchar *at = to + (j / EDGE * 8 + j % EDGE) * PITCH(D);
-        float x, y, v[2];
-        own_query(own, from, p.q.fmt, row, i % (D / 2), a, b, x, y);
+        float x = q.a[k], y = q.b[k], v[2];
+        int a, b;
+        own_query(own, it.row0 + (there ? r : 0), i % (D / 2), a, b, x, y);
         x = there ? x * factor : 0.0f;
         y = there ? y * factor : 0.0f;
         uint32_t both = pack_two(x, y, FMT);
@@ -406,6 +430,26 @@ DEV void join_span(float &most, float &total, float m, float s, float &was, floa
     is = part_factor(m, top);
     total = fmaf(total, was, mul(s, is));
     most = top;
+}
+
+/* A result of the four waves, from their sums and statistics, each wave's behind the last one's. */
+template <int D, int N> DEV float join_waves(const float *red, const float *stats, float &top, float &total)
+{
+    float most[WAVES], v = 0;
+    top = -INFINITY;
+    total = 0;
+    UNROLL
+    for (int w = 0; w < WAVES; w++) {
+        most[w] = stats[w * N * EDGE * 2];
+        top = fmaxf(top, most[w]);
+    }
+    UNROLL
+    for (int w = 0; w < WAVES; w++) {
+        float f = part_factor(most[w], top);
+        total = fmaf(stats[w * N * EDGE * 2 + 1], f, total);
+        v = fmaf(red[w * EDGE * D], f, v);
+    }
+    return v;
 }
 
 DEV float *part_at(uchar *scratch, const lp_attn &p, int row, int head)
@@ -557,6 +601,9 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
     ahead_ids(h, a);
     if (OWN::EARLY)
         grid_wait();
+    few_queries<D, N> qr;
+    if ((int)blockIdx.x < a.items)
+        queries_ld(qr, q, p, it, own);
     own_first(own);
     int in = 0, out = 0; /* places in the ring */
     NO_UNROLL
@@ -565,13 +612,15 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
     own_write<FMT>(own, kp, vp, rows, a.block_log);
     NO_UNROLL
     for (int item = (int)blockIdx.x; item < a.items; item += (int)gridDim.x) {
-        if (item != (int)blockIdx.x)
+        if (item != (int)blockIdx.x) {
             it = item_at(a, p, item);
+            queries_ld(qr, q, p, it, own);
+        }
         uint32_t qf[N][D / 16][2];
         few_seen<N> seen;
         it.rows = it.row0 + it.rows > rows ? rows - it.row0 : it.rows; /* rows past the count are not there */
         int used = it.rows * it.heads;
-        queries_put<FMT, D, N>(queries, q, p, it, p.soft_cap > 0 ? p.scale / p.soft_cap : p.scale * LOG2E, own);
+        queries_put<FMT, D, N>(queries, qr, it, p.soft_cap > 0 ? p.scale / p.soft_cap : p.scale * LOG2E, own);
         __syncthreads(); /* those of the piece before have been read: its sums were joined */
         queries_get<D, N>(qf, queries);
         UNROLL
@@ -639,24 +688,26 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
                         mine[i * D + 16 * m] = keep + wave_xor(give, 2);
                     }
                 __syncthreads();
+                if (it.cut.count == 1) { /* short rows: few instructions, as they are fetched anew in each launch */
+                    NO_UNROLL
+                    for (int i = t, j = n * EDGE + i / D; i < EDGE * D && j < used;
+                         i += 32 * WAVES, j = n * EDGE + i / D) {
+                        const int r = query_row(it, j), head = it.head0 + j - r * it.heads;
+                        float top, total;
+                        const float v = join_waves<D, N>(red + i, stats + j * 2, top, total);
+                        const float f = last_of(p, sinks, head, top, total);
+                        st(y_at(y, p, it.row0 + r, head), p.y.fmt, i % D, f == 0 ? 0.0f : v * f);
+                    }
+                    __syncthreads();
+                    continue;
+                }
                 UNROLL
                 for (int k = 0; k < PER; k++) {
                     int i = k * (32 * WAVES) + t, j = n * EDGE + i / D, e = i % D;
                     if (j >= used)
                         break;
                     int r = j / it.heads, row = it.row0 + r, head = it.head0 + j - r * it.heads;
-                    float most[WAVES], top = -INFINITY, total = 0, v = 0;
-                    UNROLL
-                    for (int w = 0; w < WAVES; w++) {
-                        most[w] = stats[((w * N * EDGE) + j) * 2];
-                        top = fmaxf(top, most[w]);
-                    }
-                    UNROLL
-                    for (int w = 0; w < WAVES; w++) {
-                        float f = part_factor(most[w], top);
-                        total = fmaf(stats[((w * N * EDGE) + j) * 2 + 1], f, total);
-                        v = fmaf(red[w * EDGE * D + i], f, v);
-                    }
+                    float top, total, v = join_waves<D, N>(red + i, stats + j * 2, top, total);
                     if (whole) {
                         float was, is;
                         const int R = n % RUNS;

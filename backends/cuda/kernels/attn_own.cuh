@@ -38,12 +38,15 @@ DEV uint32_t own_keys(own_none &, int, int, int)
 template <int FMT> DEV void own_fill(own_none &, uchar *)
 {
 }
-DEV void own_query(const own_none &, const uchar *from, int fmt, int, int i, int &a, int &b, float &x, float &y)
+DEV void own_query_ld(const own_none &, const uchar *from, int fmt, int i, float &x, float &y)
+{
+    x = ld(from, fmt, 2 * i);
+    y = ld(from, fmt, 2 * i + 1);
+}
+DEV void own_query(const own_none &, int, int i, int &a, int &b, float &, float &)
 {
     a = 2 * i;
     b = 2 * i + 1;
-    x = ld(from, fmt, a);
-    y = ld(from, fmt, b);
 }
 
 struct own_angle {
@@ -233,13 +236,19 @@ template <int FMT, int D> DEV void own_fill(own_rows<D> &o, uchar *place)
     o.rows = 0;
 }
 
-/* Pair i of a query of batch row `row`, rotated, and which elements it is. */
-template <int D>
-DEV void own_query(const own_rows<D> &o, const uchar *from, int, int row, int i, int &a, int &b, float &x, float &y)
+/* Pair i of a query, not rotated yet. */
+template <int D> DEV void own_query_ld(const own_rows<D> &o, const uchar *from, int, int i, float &x, float &y)
 {
-    const bool turned = pair_of(i, o.p.k.kind, o.p.k.dims / 2, a, b);
+    int a, b;
+    (void)pair_of(i, o.p.k.kind, o.p.k.dims / 2, a, b);
     x = ((const float *)from)[a];
     y = ((const float *)from)[b];
+}
+
+/* Rotates it, of batch row `row`; which elements it is. */
+template <int D> DEV void own_query(const own_rows<D> &o, int row, int i, int &a, int &b, float &x, float &y)
+{
+    const bool turned = pair_of(i, o.p.k.kind, o.p.k.dims / 2, a, b);
     if (turned) {
         const own_angle angle = o.angles[row * (D / 2) + i];
         float u = x, v = y;
