@@ -349,8 +349,12 @@ static void choose(const sample_ctx *x, row *r, int64_t i)
     const cpu_call *c = x->c;
     const cpu_view *lp_view = cpu_out(c, 1), *top_ids = cpu_out(c, 2), *top_lps = cpu_out(c, 3);
     int32_t *id = (int32_t *)(void *)cpu_out(c, 0)->p + i;
-    int64_t n_top = x->a.n_top;
+    int64_t n_top = r->p.flags & INFER_SAMPLE_NO_TOP ? 0 : x->a.n_top;
     double most, lp = 0;
+    for (int64_t t = n_top; t < x->a.n_top; t++) {
+        ((int32_t *)(void *)cpu_row(top_ids, i))[t] = -1;
+        put_float(c, top_lps, cpu_row(top_lps, i), t, (double)NAN);
+    }
     if (!(r->p.temperature > 0) && !r->counts && !r->mask && !r->bias && !n_top && choose_plain(x, r, id, &lp)) {
         put_float(c, lp_view, lp_view->p, i, lp);
         return;

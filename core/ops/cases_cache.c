@@ -510,6 +510,7 @@ static const case_par attn_dense_list[] = {
 #define CASE_BIAS   (CASE_LAST << 1)
 #define CASE_MASK   (CASE_LAST << 2)
 #define CASE_GRID   (CASE_LAST << 3) /* logits on a coarse grid: ties */
+#define CASE_NO_TOP (CASE_LAST << 4) /* some rows do not ask for the best ones */
 
 /* Row i's parameters; mode 0: all greedy, 1: every kind in turn. */
 static infer_sample_row sample_row(case_maker *m, const case_par *p, int64_t i)
@@ -537,6 +538,8 @@ static infer_sample_row sample_row(case_maker *m, const case_par *p, int64_t i)
     }
     if (p->flags & CASE_MASK && i % 2 == 0)
         r.flags = INFER_SAMPLE_MASKED;
+    if (p->flags & CASE_NO_TOP && i % 3 == 1)
+        r.flags |= INFER_SAMPLE_NO_TOP;
     return r;
 }
 
@@ -637,10 +640,11 @@ static void gen_sample(case_maker *m, const case_par *p)
         infer_case_out(m, F32, 0, 2, p->n, p->d, 1, 1);
     }
     infer_case_attrs(m, &a, sizeof a);
-    infer_case_label(m, " n%" PRId64 " v%" PRId64 " top %" PRId64 " %s%s%s%s%s%s%s", p->n, p->k, p->d, name(p->f0),
+    infer_case_label(m, " n%" PRId64 " v%" PRId64 " top %" PRId64 " %s%s%s%s%s%s%s%s", p->n, p->k, p->d, name(p->f0),
                      p->mode ? " drawing" : " greedy", p->flags & CASE_COUNTS ? " counts" : "",
                      p->flags & CASE_BIAS ? " bias" : "", p->flags & CASE_MASK ? " mask" : "",
-                     p->flags & CASE_GRID ? " ties" : "", p->flags & CASE_EDGE ? " NaN" : "");
+                     p->flags & CASE_GRID ? " ties" : "", p->flags & CASE_EDGE ? " NaN" : "",
+                     p->flags & CASE_NO_TOP ? " some without" : "");
     m->c->tol = m->c->tol_i8 = (infer_case_tol){1e-5, 2e-5, 1e-5, "a logarithm of a sum of exponentials in float"};
     if (m->status == INFER_OK && p->mode)
         m->status = settle(m->c, p->n);
@@ -657,6 +661,8 @@ static const case_par sample_list[] = {
     {.n = 17, .k = 333, .f0 = F32, .mode = 1, .flags = CASE_COUNTS | CASE_BIAS | CASE_MASK | CASE_DYN},
     {.n = 7, .k = 100, .f0 = F32, .mode = 1, .flags = CASE_EDGE | CASE_COUNTS},
     {.n = 3, .k = 100, .f0 = F16, .mode = 1},
+    {.n = 7, .k = 1000, .f0 = F32, .d = 20, .flags = CASE_NO_TOP},
+    {.n = 7, .k = 333, .f0 = F32, .mode = 1, .d = 5, .flags = CASE_NO_TOP | CASE_MASK | CASE_DYN},
 };
 
 /* ---- The list --------------------------------------------------------------------------------------------- */

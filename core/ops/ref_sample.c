@@ -188,8 +188,13 @@ INFER_REF(sample)
         r.counts = counts_at(&counts, r.p.counts_row);
         if (mask.p && r.p.flags & INFER_SAMPLE_MASKED)
             r.mask = (const uint32_t *)(const void *)infer_view_at(&mask, i);
-        choose(&r, &s, a.n_top, &ids[i], &lp[i], top_ids.p ? (int32_t *)(void *)infer_view_at(&top_ids, i) : NULL,
-               lps.p ? lps.p[i] : NULL);
+        int32_t *tops = top_ids.p ? (int32_t *)(void *)infer_view_at(&top_ids, i) : NULL;
+        int wants = !(r.p.flags & INFER_SAMPLE_NO_TOP);
+        choose(&r, &s, wants ? a.n_top : 0, &ids[i], &lp[i], tops, lps.p ? lps.p[i] : NULL);
+        for (uint32_t t = 0; t < a.n_top && !wants; t++) {
+            tops[t] = -1;
+            lps.p[i][t] = NAN;
+        }
     }
     for (int64_t i = 0; i < rows; i++) { /* only now: rows may share a counts row */
         infer_sample_row p;

@@ -252,7 +252,8 @@ static void put_sampling(infer_sched *s, infer_step *st, infer_req *r, uint32_t 
                             .counts_row = r->counts ? r->slot : -1,
                             .seed = sp->seed,
                             .position = r->n_tokens,
-                            .bias_first = im->n_bias};
+                            .bias_first = im->n_bias,
+                            .flags = r->n_top ? 0 : INFER_SAMPLE_NO_TOP};
     memcpy(&im->bias[im->n_bias], r->bias, sp->n_bias * sizeof *r->bias);
     im->n_bias += sp->n_bias;
     /* Before min_tokens whatever would end the request is forbidden. */

@@ -309,6 +309,7 @@ static inline void check_image(world *w, uint32_t rows)
             const uint32_t n_ends = r->n_stop_ids + (r->flags & INFER_REQ_IGNORE_EOS ? 0 : s->n_end_ids);
             assert_int_equal(sr->bias_count, r->sampling.n_bias + (t + 1 - r->n_prompt < r->min_tokens ? n_ends : 0));
             assert_int_equal(sr->counts_row, r->counts ? r->slot : -1);
+            assert_int_equal(sr->flags, r->n_top ? 0 : INFER_SAMPLE_NO_TOP);
             if (!r->counts)
                 continue;
             for (uint64_t k = 0; k < VOCAB; k++) {

@@ -105,6 +105,16 @@ static void test_adjust(void **state)
     op_run(&b);
     assert_int_equal(ids[0], 0);
     assert_int_equal(counts[0], 0x8001);
+    /* a row that does not ask for the first ones chooses as ever */
+    const float was = lp[0];
+    const int32_t others = top[6];
+    rows[0].flags |= INFER_SAMPLE_NO_TOP;
+    op_run(&b);
+    assert_int_equal(ids[0], 0);
+    assert_true(fabsf(lp[0] - was) < 1e-6f);
+    for (int i = 0; i < 6; i++)
+        assert_true(top[i] == -1 && isnan(tops[i]));
+    assert_int_equal(top[6], others);
 }
 
 /* Rows that share a counts row all see it as it was, and are all counted. */

@@ -305,6 +305,7 @@ static void random_request(world *w, rng *r, uint32_t ctx)
     uint32_t alike = w->n_last && rng_below(r, 3) ? 1 + rng_below(r, w->n_last) : 0;
     memcpy(prompt, w->last, (alike < q.n_prompt ? alike : q.n_prompt) * sizeof *prompt);
     q.max_tokens = rng_below(r, 10) ? (int64_t)rng_below(r, 30) : -1;
+    q.n_top_logprobs = q.n_prompt % 4 ? 0 : 3;
     q.priority = (int32_t)rng_below(r, 3);
     if (rng_below(r, 3) == 0)
         q.sampling.repetition_penalty = 1.1f;

@@ -67,6 +67,12 @@ DEV infer_sample_row row_of(const uchar *params, const lp_sample &p, int row)
     return *(const infer_sample_row *)(params + at(p.params, row));
 }
 
+/* Best ones that a row asks for. */
+DEV int tops_of(const infer_sample_row &r, const lp_sample &p)
+{
+    return r.flags & INFER_SAMPLE_NO_TOP ? 0 : p.n_top;
+}
+
 /* Distance from the best in units of the temperature: falls with the logit, 0 for the best. */
 DEV float distance(const infer_sample_row &r, float top, float z)
 {
@@ -122,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(LP_SAMPLE_CHUNK / 4, 6)
         float v[4];
         ld_logits(x + at(p.x, row), p.x.fmt, first, n, v);
         infer_sample_row r = row_of(params, p, row);
-        if (r.temperature > 0 || p.n_top) /* bins will be counted */
+        if (r.temperature > 0 || tops_of(r, p)) /* bins will be counted */
             for (int i = (int)blockIdx.x * block_threads() + t; i < LP_SAMPLE_BINS;
                  i += (int)gridDim.x * block_threads()) {
                 s.share[i] = 0;
@@ -168,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(LP_SAMPLE_CHUNK / 4, 6)
             if (v[j] != -INFINITY)
                 better(most, best, v[j], first + j);
         }
-        if (first < n && (r.temperature > 0 || p.n_top)) /* else nobody reads them */
+        if (first < n && (r.temperature > 0 || tops_of(r, p))) /* else nobody reads them */
             st_16(s.z + first, bits_of(v[0]), bits_of(v[1]), bits_of(v[2]), bits_of(v[3]));
         /* each wave by its own best, then the first thread joins them: one barrier */
         wave_best(most, best);
@@ -633,12 +639,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                   0,
                   0,
                   -1};
-        int draws = k.r.temperature > 0;
-        if (blockIdx.x && !draws && !p.n_top)
+        int draws = k.r.temperature > 0, tops = tops_of(k.r, p);
+        if (blockIdx.x && !draws && !tops)
             continue;
         best_of(k.s, chunks, k.top, id);
         draws = draws && id >= 0;
-        if (id >= 0 && (draws || p.n_top)) {
+        if (id >= 0 && (draws || tops)) {
             if (!count_bins(k, chunks))
                 continue;
         } else if (blockIdx.x) {
@@ -648,8 +654,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int c = t; c < chunks && id >= 0; c += THREADS)
             lse += k.s.chunk[c].id < 0 ? 0.0f : k.s.chunk[c].sum * expf(k.s.chunk[c].most - k.top);
         lse = logf(block_sum(lse));
-        if (p.n_top && id >= 0) {
-            write_top(k, p.n_top, lse, (int *)(top_ids + at(p.top_ids, row)), top_lp + at(p.top_lp, row), p.top_lp.fmt);
+        if (tops && id >= 0) {
+            write_top(k, tops, lse, (int *)(top_ids + at(p.top_ids, row)), top_lp + at(p.top_lp, row), p.top_lp.fmt);
         } else if (p.n_top) {
             for (int i = t; i < p.n_top; i += THREADS) {
                 ((int *)(top_ids + at(p.top_ids, row)))[i] = -1;

@@ -188,7 +188,7 @@ __kernel void sample(const G uchar *x, const G uchar *params, const G uchar *cou
         lse += part;
     }
     lse = log(group_sum(lse, tmp));
-    for (int t = 0, c = top; t < p.n_top; t++) {
+    for (int t = 0, c = r.flags & 2u ? -1 : top; t < p.n_top; t++) {
         if (lane == 0) {
             ((G int *)(top_ids + at(&p.top_ids, row)))[t] = c;
             st(top_lp + at(&p.top_lp, row), p.top_lp.fmt, t, c < 0 ? NAN : z[c] - z[top] - lse);
