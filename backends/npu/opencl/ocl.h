@@ -44,6 +44,24 @@ typedef struct ocl_program {
     char key[96];
 } ocl_program;
 
+/* Pinned memory for small transfers, and those that are under way, in order (ocl_stage.c). */
+enum { OCL_STAGE_BYTES = 16 << 10, OCL_STAGE_PLACES = 64 };
+typedef struct ocl_transfer {
+    uint64_t queue, number; /* which of the queue's */
+    void *host;             /* where the bytes go once they are there; NULL: nowhere, they went to the device */
+    uint32_t bytes, place;
+} ocl_transfer;
+
+typedef struct ocl_stage {
+    cl_mem mem;
+    uint8_t *at; /* mapped while the device is open */
+    pthread_mutex_t mu;
+    /* under mu: */
+    uint64_t free; /* a bit for each place */
+    uint32_t n;
+    ocl_transfer way[OCL_STAGE_PLACES];
+} ocl_stage;
+
 struct infer_device {
     const infer_host *host;
     const cl_api *cl;
@@ -58,8 +76,9 @@ struct infer_device {
     int32_t tile_from;         /* rows from which tiles are used */
     uint32_t fold, max_group;  /* groups of a launch along its second axis; work-items of a group, of any kernel */
     char name[96], driver[96];
-    const char *cache_dir; /* NULL: no cache */
-    _Atomic uint64_t used;
+    const char *cache_dir;           /* NULL: no cache */
+    _Atomic uint64_t used, n_queues; /* bytes; queues that there were */
+    ocl_stage stage;
     pthread_mutex_t mu; /* of programs */
     ocl_program *programs;
     _Atomic infer_status failed; /* a failure of device radius */
@@ -82,6 +101,7 @@ typedef struct ocl_kernel {
 struct infer_queue {
     infer_device *dev;
     cl_command_queue q;
+    uint64_t id, staged; /* the latter: transfers by way of pinned memory so far */
     ocl_kernel *kernels; /* those that cmd_op has used */
 };
 
@@ -138,6 +158,18 @@ void ocl_buf_free(infer_device *dev, infer_buffer *buf);
 infer_status ocl_kv_query(infer_device *dev, const infer_kv_spec *spec, infer_kv_answer *out);
 /* Bytes that a CPU-type device may still take without the host running out; UINT64_MAX: unknown. */
 uint64_t ocl_host_memory_left(void);
+
+/* ---- ocl_stage.c ---- */
+
+infer_status ocl_stage_open(infer_device *dev);
+void ocl_stage_close(infer_device *dev);
+/* A non-blocking read by way of pinned memory. 0: it is not small, or there is no place. [submit] */
+int ocl_stage_read(infer_queue *q, cl_mem mem, uint64_t from, void *host, uint64_t bytes, cl_int *e);
+/* The queue's transfers up to a number have ended: their bytes go to the host where good, their places are free. */
+void ocl_stage_land(infer_device *dev, uint64_t queue, uint64_t staged, int good);
+/* Whether bytes of the queue are on their way to this memory. */
+int ocl_stage_meets(const infer_queue *q, const uint8_t *host, uint64_t bytes);
+infer_status ocl_cmd_update(infer_queue *queue, const infer_range *dst, const void *data, uint64_t bytes);
 
 /* ---- ocl_weight.c ---- */
 

@@ -129,8 +129,13 @@ infer_status ocl_dev_open(const infer_host *host, uint32_t index, infer_device *
         s = ocl_status(dev, e, INFER_E_NO_MEMORY, "allocate 256 bytes");
         goto err_queue;
     }
+    s = ocl_stage_open(dev);
+    if (s)
+        goto err_dummy;
     *out = dev;
     return INFER_OK;
+err_dummy:
+    cl->ReleaseMemObject(dev->dummy);
 err_queue:
     cl->ReleaseCommandQueue(dev->setup);
 err_context:
@@ -145,6 +150,7 @@ void ocl_dev_close(infer_device *dev)
 {
     const infer_host *host = dev->host;
     ocl_programs_free(dev);
+    ocl_stage_close(dev);
     dev->cl->ReleaseMemObject(dev->dummy);
     dev->cl->ReleaseCommandQueue(dev->setup);
     dev->cl->ReleaseContext(dev->context);

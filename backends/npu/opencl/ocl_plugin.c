@@ -67,6 +67,7 @@ static const infer_backend_ops ops = {
     .tl_query = ocl_tl_query,
     .tl_wait = ocl_tl_wait,
     .tl_signal_host = ocl_tl_signal_host,
+    .cmd_update = ocl_cmd_update,
     .prog_build = ocl_prog_build,
     .prog_instantiate = ocl_prog_instantiate,
     .prog_update = ocl_prog_update,

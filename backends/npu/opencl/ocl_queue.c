@@ -1,4 +1,5 @@
-/* In-order queues: copies, fills, waits and signals. Nothing here waits for the device.
+/* In-order queues: copies, fills, waits and signals. Nothing here waits for the device but copies
+ * within the host and what meets bytes that are on their way.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
@@ -15,7 +16,7 @@ infer_status ocl_queue_create(infer_device *dev, uint32_t classes, infer_queue *
     infer_queue *q = host->alloc(host->ctx, sizeof *q, _Alignof(infer_queue));
     if (!q)
         return ocl_fail(host, INFER_E_NO_MEMORY, "opencl: no host memory for a queue");
-    *q = (infer_queue){.dev = dev};
+    *q = (infer_queue){.dev = dev, .id = atomic_fetch_add(&dev->n_queues, 1)};
     q->q = dev->cl->CreateCommandQueue(dev->context, dev->id, 0, &e);
     if (e) {
         host->free(host->ctx, q);
@@ -27,7 +28,8 @@ infer_status ocl_queue_create(infer_device *dev, uint32_t classes, infer_queue *
 
 void ocl_queue_destroy(infer_device *dev, infer_queue *queue)
 {
-    (void)dev->cl->Finish(queue->q); /* of a lost device: an error at once */
+    const cl_int e = dev->cl->Finish(queue->q); /* of a lost device: an error at once */
+    ocl_stage_land(dev, queue->id, queue->staged, !e);
     while (queue->kernels) {
         ocl_kernel *k = queue->kernels;
         queue->kernels = k->next;
@@ -61,7 +63,7 @@ infer_status ocl_queue_signal(infer_queue *queue, infer_timeline *tl, uint64_t v
         e = dev->cl->Flush(queue->q);
     infer_status s = ocl_status(dev, e, INFER_E_QUEUE, "signal");
     if (!s)
-        s = ocl_tl_add(tl, dev, value, event);
+        s = ocl_tl_add(tl, queue, value, event);
     if (s && event)
         dev->cl->ReleaseEvent(event);
     return s;
@@ -89,6 +91,20 @@ static cl_int copy_over(infer_queue *q, cl_mem mem, uint64_t from, uint64_t to, 
     return e;
 }
 
+/* Waits for all of the queue's work. */
+static cl_int settle(infer_queue *q)
+{
+    cl_int e = q->dev->cl->Finish(q->q);
+    ocl_stage_land(q->dev, q->id, q->staged, !e);
+    return e;
+}
+
+/* Before the driver writes to this memory, or reads it: what is on its way there by pinned memory lands. */
+static cl_int make_room(infer_queue *q, const uint8_t *host, uint64_t bytes)
+{
+    return ocl_stage_meets(q, host, bytes) ? settle(q) : CL_SUCCESS;
+}
+
 static cl_int copy_run(infer_queue *q, const side *d, const side *s, uint64_t to, uint64_t from, uint64_t bytes)
 {
     const cl_api *cl = q->dev->cl;
@@ -96,11 +112,18 @@ static cl_int copy_run(infer_queue *q, const side *d, const side *s, uint64_t to
         return from == to ? CL_SUCCESS : copy_over(q, d->mem, from, to, bytes);
     if (d->mem && s->mem)
         return cl->EnqueueCopyBuffer(q->q, s->mem, d->mem, from, to, bytes, 0, NULL, NULL);
-    if (d->mem)
-        return cl->EnqueueWriteBuffer(q->q, d->mem, CL_FALSE, to, bytes, s->host + from, 0, NULL, NULL);
-    if (s->mem)
-        return cl->EnqueueReadBuffer(q->q, s->mem, CL_FALSE, from, bytes, d->host + to, 0, NULL, NULL);
-    cl_int e = cl->Finish(q->q);
+    cl_int e = CL_SUCCESS;
+    if (d->mem) {
+        e = make_room(q, s->host + from, bytes);
+        return e ? e : cl->EnqueueWriteBuffer(q->q, d->mem, CL_FALSE, to, bytes, s->host + from, 0, NULL, NULL);
+    }
+    if (s->mem && ocl_stage_read(q, s->mem, from, d->host + to, bytes, &e))
+        return e;
+    if (s->mem) {
+        e = make_room(q, d->host + to, bytes);
+        return e ? e : cl->EnqueueReadBuffer(q->q, s->mem, CL_FALSE, from, bytes, d->host + to, 0, NULL, NULL);
+    }
+    e = settle(q);
     memmove(d->host + to, s->host + from, (size_t)bytes);
     return e;
 }
@@ -121,6 +144,10 @@ static cl_int copy_rect(infer_queue *q, const side *d, const side *s, const infe
     if (d->mem && s->mem)
         return cl->EnqueueCopyBufferRect(q->q, s->mem, d->mem, from, to, extent, r->src_pitch, 0, r->dst_pitch, 0, 0,
                                          NULL, NULL);
+    cl_int e = d->mem ? make_room(q, s->host + r->src_offset, (r->rows - 1) * r->src_pitch + r->bytes)
+                      : make_room(q, d->host + r->dst_offset, (r->rows - 1) * r->dst_pitch + r->bytes);
+    if (e)
+        return e;
     if (d->mem)
         return cl->EnqueueWriteBufferRect(q->q, d->mem, CL_FALSE, to, zero, extent, r->dst_pitch, 0, r->src_pitch, 0,
                                           s->host + r->src_offset, 0, NULL, NULL);

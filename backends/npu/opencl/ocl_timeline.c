@@ -30,6 +30,8 @@ static void take_complete(infer_timeline *tl)
             tl->dev->cl->GetEventInfo(tl->first->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
         if (!e && state > CL_COMPLETE)
             return;
+        const tl_signal *s = tl->first;
+        ocl_stage_land(s->dev, s->queue, s->staged, !e && state == CL_COMPLETE);
         if (e || state < 0) {
             tl->failed = ocl_status(tl->dev, e ? e : state, INFER_E_QUEUE, "work before a signal");
             return;
@@ -127,12 +129,13 @@ infer_status ocl_tl_signal_host(infer_timeline *tl, uint64_t value)
     return s;
 }
 
-infer_status ocl_tl_add(infer_timeline *tl, infer_device *dev, uint64_t value, cl_event event)
+infer_status ocl_tl_add(infer_timeline *tl, const infer_queue *queue, uint64_t value, cl_event event)
 {
+    infer_device *dev = queue->dev;
     tl_signal *s = dev->host->alloc(dev->host->ctx, sizeof *s, _Alignof(tl_signal));
     if (!s)
         return ocl_fail(dev->host, INFER_E_NO_MEMORY, "opencl: no host memory for a signal");
-    *s = (tl_signal){.value = value, .event = event, .dev = dev};
+    *s = (tl_signal){.value = value, .event = event, .dev = dev, .queue = queue->id, .staged = queue->staged};
     pthread_mutex_lock(&tl->mu);
     if (tl->last)
         tl->last->next = s;
