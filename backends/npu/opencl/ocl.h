@@ -40,7 +40,9 @@ typedef struct ocl_tune {
 /* A built program; programs of one device form a list that only grows until the device is closed. */
 typedef struct ocl_program {
     struct ocl_program *next;
-    cl_program program;
+    cl_program program;  /* NULL: it cannot be */
+    infer_status status; /* of the build; UNSUPPORTED is kept, so that it is tried once */
+    uint32_t lanes;      /* LANES it is built for: of long rows what the driver gives */
     char key[96];
 } ocl_program;
 

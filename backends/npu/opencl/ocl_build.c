@@ -9,7 +9,7 @@
 #include "ocl.h"
 #include "ocl_sources.h"
 
-enum { MAX_PARTS = 16, MAX_KERNELS = 64, MAX_OPTIONS = 2048 };
+enum { MAX_PARTS = 16, MAX_KERNELS = 64, MAX_OPTIONS = 2048, LEAST_LANES = 64 };
 
 uint64_t ocl_hash(uint64_t h, const void *p, uint64_t n)
 {
@@ -63,16 +63,17 @@ static const struct {
     SAME(EPI_MUL),
     SAME(EPI_ACT),
     SAME(EPI_SCALE),
+    SAME(SAMPLE_MASKED),
+    SAME(SAMPLE_NO_TOP),
 #undef SAME
 };
 
-static void common_options(const infer_device *dev, uint32_t sources, const char *more, char *out, size_t cap)
+static void common_options(const infer_device *dev, uint32_t lanes, const char *more, char *out, size_t cap)
 {
     const ocl_tune *t = dev->tune;
-    size_t n = (size_t)snprintf(out, cap,
-                                "-cl-std=CL1.2 -DLANES=%u -DEPT=%u -DTK=%u -DLK=%u -DLC=%u -DCI=%u -DMVR=%u -DTILE=%u",
-                                sources & OCL_SOURCE_LONG ? dev->row_lanes : t->lanes, t->each, t->chunk, t->mv_lanes,
-                                t->mv_columns, t->mv_serial, t->mv_rows, t->tile);
+    size_t n = (size_t)snprintf(
+        out, cap, "-cl-std=CL1.2 -DLANES=%u -DEPT=%u -DTK=%u -DLK=%u -DLC=%u -DCI=%u -DMVR=%u -DTILE=%u", lanes,
+        t->each, t->chunk, t->mv_lanes, t->mv_columns, t->mv_serial, t->mv_rows, t->tile);
     for (size_t i = 0; i < sizeof constants / sizeof constants[0] && n < cap; i++)
         n += (size_t)snprintf(out + n, cap - n, " -D%s=%u", constants[i].name, constants[i].value);
     if (n < cap)
@@ -161,6 +162,14 @@ static void to_cache(infer_device *dev, const char *key, cl_program p)
     dev->host->free(dev->host->ctx, image);
 }
 
+/* What a program that cannot be is answered with, for good; a shortage passes. */
+static infer_status refusal(cl_int e)
+{
+    return e == CL_OUT_OF_RESOURCES || e == CL_OUT_OF_HOST_MEMORY || e == CL_MEM_OBJECT_ALLOCATION_FAILURE
+               ? INFER_E_NO_MEMORY
+               : INFER_E_UNSUPPORTED;
+}
+
 static infer_status from_source(infer_device *dev, cl_uint n, const char **text, const size_t *bytes,
                                 const char *options, cl_program *out)
 {
@@ -172,36 +181,41 @@ static infer_status from_source(infer_device *dev, cl_uint n, const char **text,
     if (e) {
         log_build(dev, p);
         dev->cl->ReleaseProgram(p);
-        return ocl_status(dev, e, INFER_E_UNSUPPORTED, "compile kernels");
+        return ocl_status(dev, e, refusal(e), "compile kernels");
     }
     *out = p;
     return INFER_OK;
 }
 
 /* Whether each kernel of a program takes work-groups as large as its launches have: a kernel that needs many registers
- * may take fewer items than the device does. */
+ * may take fewer items than the device does. Some say themselves how large those are. */
 static infer_status check_groups(infer_device *dev, uint32_t sources, cl_program p)
 {
     const ocl_tune *t = dev->tune;
-    size_t need = sources & OCL_SOURCE_LONG ? dev->row_lanes : t->lanes, least = dev->max_group;
-    if (sources & OCL_SOURCE_MATMUL)
-        need = t->tile ? 256 : t->mv_lanes * t->mv_columns;
+    const size_t others = sources & OCL_SOURCE_LONG        ? 1
+                          : !(sources & OCL_SOURCE_MATMUL) ? t->lanes
+                          : t->tile                        ? 256
+                                                           : t->mv_lanes * t->mv_columns;
+    infer_status s = INFER_OK;
     cl_kernel k[MAX_KERNELS];
     cl_uint n = 0;
     cl_int e = dev->cl->CreateKernelsInProgram(p, MAX_KERNELS, k, &n);
     if (e)
-        return ocl_status(dev, e, INFER_E_UNSUPPORTED, "create the kernels of a program");
+        return ocl_status(dev, e, refusal(e), "create the kernels of a program");
     for (cl_uint i = 0; i < n; i++) {
-        size_t takes = 0;
-        if (!dev->cl->GetKernelWorkGroupInfo(k[i], dev->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof takes, &takes, NULL) &&
-            takes < least)
-            least = takes;
+        size_t takes = dev->max_group, own[3] = {0}, kernel;
+        if (!dev->cl->GetKernelWorkGroupInfo(k[i], dev->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof kernel, &kernel, NULL) &&
+            kernel < takes)
+            takes = kernel;
+        if (dev->cl->GetKernelWorkGroupInfo(k[i], dev->id, CL_KERNEL_COMPILE_WORK_GROUP_SIZE, sizeof own, own, NULL) ||
+            !own[0])
+            own[0] = others;
+        if (takes < own[0] && !s)
+            s = ocl_fail(dev->host, INFER_E_UNSUPPORTED,
+                         "opencl: %s takes work-groups of %zu for a kernel that wants %zu", dev->name, takes, own[0]);
         dev->cl->ReleaseKernel(k[i]);
     }
-    return least >= need
-               ? INFER_OK
-               : ocl_fail(dev->host, INFER_E_UNSUPPORTED,
-                          "opencl: %s takes work-groups of %zu for kernels that want %zu", dev->name, least, need);
+    return s;
 }
 
 /* Under mu. */
@@ -214,7 +228,7 @@ static infer_status build(infer_device *dev, uint32_t sources, const char *more,
     cl_uint n = parts_of(sources, text, bytes);
     for (cl_uint i = 0; i < n; i++)
         hash = ocl_hash(hash, text[i], bytes[i]);
-    common_options(dev, sources, more, options, sizeof options);
+    common_options(dev, out->lanes, more, options, sizeof options);
     snprintf(key, sizeof key, "%s|%s|%s|%016llx|%s", dev->name, dev->driver, OCL_BUILD_ID, (unsigned long long)hash,
              options);
     out->program = from_cache(dev, key, options);
@@ -228,6 +242,7 @@ static infer_status build(infer_device *dev, uint32_t sources, const char *more,
     infer_status fits = check_groups(dev, sources, out->program);
     if (fits) {
         dev->cl->ReleaseProgram(out->program);
+        out->program = NULL;
         return fits;
     }
     char line[160];
@@ -253,15 +268,22 @@ infer_status ocl_program_get(infer_device *dev, uint32_t sources, const char *op
             s = ocl_fail(host, INFER_E_NO_MEMORY, "opencl: no host memory for a program");
             goto out_lock;
         }
-        *p = (ocl_program){.next = dev->programs};
+        *p = (ocl_program){.next = dev->programs, .lanes = dev->tune->lanes};
         memcpy(p->key, key, sizeof key);
-        s = build(dev, sources, options, p);
-        if (s) {
+        if (sources & OCL_SOURCE_LONG)
+            p->lanes = dev->row_lanes;
+        /* where a kernel takes smaller groups, it has some; what cannot be built is not tried again */
+        while ((p->status = build(dev, sources, options, p)) == INFER_E_UNSUPPORTED && sources & OCL_SOURCE_LONG &&
+               p->lanes > LEAST_LANES)
+            p->lanes /= 2;
+        if (p->status && p->status != INFER_E_UNSUPPORTED) {
+            s = p->status;
             host->free(host->ctx, p);
             goto out_lock;
         }
         dev->programs = p;
     }
+    s = p->status;
     *out = p;
 out_lock:
     pthread_mutex_unlock(&dev->mu);
@@ -288,7 +310,8 @@ void ocl_programs_free(infer_device *dev)
     while (dev->programs) {
         ocl_program *p = dev->programs;
         dev->programs = p->next;
-        dev->cl->ReleaseProgram(p->program);
+        if (p->program)
+            dev->cl->ReleaseProgram(p->program);
         dev->host->free(dev->host->ctx, p);
     }
 }

@@ -169,7 +169,7 @@ static uint64_t hidden_bytes(const infer_op_desc *op)
 void ocl_check_gated_mlp(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
     const ocl_program *program;
-    /* as QKV: gate and up go in one launch */
+    /* said to be one op, as QKV is, so that the core joins it: gate and up are one launch */
     a->level = dev->tune->mv_lanes > 1 ? INFER_LEVEL_NATIVE : INFER_LEVEL_COMPOSED;
     for (uint32_t i = 1; i <= 3; i++)
         if (!product_ok(dev, op, i, i == 3 ? INFER_FMT_F32 : launch_tensor_desc(op, 0)->format, a))

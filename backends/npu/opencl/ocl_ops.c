@@ -97,7 +97,7 @@ infer_status launch_emit(launch_call *c, launch_kernel k, const int *which, uint
     case LAUNCH_BYTES:
         return ocl_emit(c, &l, (items + lanes - 1) / lanes, w1, w2, lanes, 1);
     case LAUNCH_VECTORS:
-        return ocl_emit(c, &l, w0, 1, 1, c->dev->row_lanes, 1);
+        return ocl_emit(c, &l, w0, 1, 1, program->lanes, 1);
     case LAUNCH_HEADS:
         return ocl_emit(c, &l, w0, w1, w2, t->lanes == 1 ? 1 : 32, 1);
     default:

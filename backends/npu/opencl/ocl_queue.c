@@ -26,10 +26,17 @@ infer_status ocl_queue_create(infer_device *dev, uint32_t classes, infer_queue *
     return INFER_OK;
 }
 
+/* Waits for all of the queue's work. */
+static cl_int settle(infer_queue *q)
+{
+    cl_int e = q->dev->cl->Finish(q->q);
+    ocl_stage_land(q->dev, q->id, q->staged, !e);
+    return e;
+}
+
 void ocl_queue_destroy(infer_device *dev, infer_queue *queue)
 {
-    const cl_int e = dev->cl->Finish(queue->q); /* of a lost device: an error at once */
-    ocl_stage_land(dev, queue->id, queue->staged, !e);
+    (void)settle(queue); /* of a lost device: an error at once */
     while (queue->kernels) {
         ocl_kernel *k = queue->kernels;
         queue->kernels = k->next;
@@ -88,14 +95,6 @@ static cl_int copy_over(infer_queue *q, cl_mem mem, uint64_t from, uint64_t to, 
     if (!e)
         e = cl->EnqueueCopyBuffer(q->q, between, mem, 0, to, bytes, 0, NULL, NULL);
     cl->ReleaseMemObject(between); /* the driver keeps it until the copies are done */
-    return e;
-}
-
-/* Waits for all of the queue's work. */
-static cl_int settle(infer_queue *q)
-{
-    cl_int e = q->dev->cl->Finish(q->q);
-    ocl_stage_land(q->dev, q->id, q->staged, !e);
     return e;
 }
 

@@ -28,7 +28,7 @@ infer_status ocl_run_sample(launch_call *c)
         return s;
     launch_fill_sample(c, &p, which);
     ocl_launch_init(&l, c, program, "sample", which, 11, &p, sizeof p);
-    s = ocl_emit(c, &l, (size_t)p.rows.cap, 1, 1, c->dev->row_lanes, 1);
+    s = ocl_emit(c, &l, (size_t)p.rows.cap, 1, 1, program->lanes, 1);
     if (s || !p.counts.fmt)
         return s;
     ocl_launch_init(&l, c, program, "count_ids", (const int[]){1, 2, out, -1}, 4, &p, sizeof p);

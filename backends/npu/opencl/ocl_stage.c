@@ -78,7 +78,7 @@ int ocl_stage_read(infer_queue *q, cl_mem mem, uint64_t from, void *host, uint64
     if (!p)
         return 0;
     *e = q->dev->cl->EnqueueReadBuffer(q->q, mem, CL_FALSE, from, (size_t)bytes, p, 0, NULL, NULL);
-    if (*e) { /* nothing comes: the newest is given back */
+    if (*e) { /* nothing comes: its bytes go nowhere, its place is free with those before it */
         ocl_stage *st = &q->dev->stage;
         pthread_mutex_lock(&st->mu);
         for (uint32_t i = 0; i < st->n; i++)

@@ -93,10 +93,14 @@ float activate(int act, float x)
 #define SCRATCH_F(name) L float *name = 0
 #define SCRATCH_I(name) L int *name = 0
 #define FENCE()
+#define GROUP_OF_LANES
 #else
 #define SCRATCH_F(name) L float name[LANES]
 #define SCRATCH_I(name) L int name[LANES]
 #define FENCE() barrier(CLK_LOCAL_MEM_FENCE)
+/* Of a kernel whose groups are of LANES items. What says so to the compiler may be larger than what a driver gives a
+ * kernel of unknown size. */
+#define GROUP_OF_LANES __attribute__((reqd_work_group_size(LANES, 1, 1)))
 #endif
 
 float group_sum(float v, L float *tmp)

@@ -1,6 +1,6 @@
 /* Reductions over a vector by one work-group: norms, softmax, arg-max. SPDX-License-Identifier: Apache-2.0 */
 
-__kernel void norm_rows(const G uchar *x, const G uchar *w, const G uchar *b, G uchar *y, G uchar *s, const G uchar *counts,
+__kernel GROUP_OF_LANES void norm_rows(const G uchar *x, const G uchar *w, const G uchar *b, G uchar *y, G uchar *s, const G uchar *counts,
                    const lp_norm p)
 {
     SCRATCH_F(tmp);
@@ -54,7 +54,7 @@ __kernel void norm_rows(const G uchar *x, const G uchar *w, const G uchar *b, G 
 }
 
 /* A row of nothing but -INFINITY gives zeros. */
-__kernel void softmax(const G uchar *x, G uchar *y, const G uchar *counts, const lp_row p)
+__kernel GROUP_OF_LANES void softmax(const G uchar *x, G uchar *y, const G uchar *counts, const lp_row p)
 {
     SCRATCH_F(tmp);
     int k = get_group_id(0), lane = get_local_id(0), d = p.x.width;
@@ -74,7 +74,7 @@ __kernel void softmax(const G uchar *x, G uchar *y, const G uchar *counts, const
         st(y, p.y.fmt, i, sum == 0 ? 0.0f : exp(ld(x, p.x.fmt, i) * p.scale - most) / sum);
 }
 
-__kernel void argmax(const G uchar *x, G uchar *y, const G uchar *counts, const lp_row p)
+__kernel GROUP_OF_LANES void argmax(const G uchar *x, G uchar *y, const G uchar *counts, const lp_row p)
 {
     SCRATCH_F(tmp);
     SCRATCH_I(tmi);

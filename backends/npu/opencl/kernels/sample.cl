@@ -130,7 +130,7 @@ float candidate(float v, const G uint *mask, int i)
     return forbidden || isnan(v) ? -INFINITY : fmin(v, FLT_MAX);
 }
 
-__kernel void sample(const G uchar *x, const G uchar *params, const G uchar *counts_p, const G uchar *bias,
+__kernel GROUP_OF_LANES void sample(const G uchar *x, const G uchar *params, const G uchar *counts_p, const G uchar *bias,
                      const G uchar *mask_p, G uchar *ids, G uchar *lp, G uchar *top_ids, G uchar *top_lp, G uchar *scratch,
                      const G uchar *step, const lp_sample p)
 {
@@ -145,7 +145,7 @@ __kernel void sample(const G uchar *x, const G uchar *params, const G uchar *cou
     const G uint *mask = 0;
     if (p.counts.fmt && r.counts_row >= 0 && r.counts_row < p.n_counts)
         counts = (const G ushort *)(counts_p + at(&p.counts, r.counts_row));
-    if (p.mask.fmt && r.flags & 1u)
+    if (p.mask.fmt && r.flags & SAMPLE_MASKED)
         mask = (const G uint *)(mask_p + at(&p.mask, row));
     x += at(&p.x, row);
     int biased = p.bias.fmt && r.bias_count;
@@ -188,7 +188,7 @@ __kernel void sample(const G uchar *x, const G uchar *params, const G uchar *cou
         lse += part;
     }
     lse = log(group_sum(lse, tmp));
-    for (int t = 0, c = r.flags & 2u ? -1 : top; t < p.n_top; t++) {
+    for (int t = 0, c = r.flags & SAMPLE_NO_TOP ? -1 : top; t < p.n_top; t++) {
         if (lane == 0) {
             ((G int *)(top_ids + at(&p.top_ids, row)))[t] = c;
             st(top_lp + at(&p.top_lp, row), p.top_lp.fmt, t, c < 0 ? NAN : z[c] - z[top] - lse);
