@@ -184,8 +184,10 @@ cu_result cuDeviceGetAttribute(int *value, cu_attribute attribute, cu_device dev
         *value = 9;
         return CU_OK;
     case CU_ATTR_SHARED_PER_SM:
-    case CU_ATTR_SHARED_PER_BLOCK_OPTIN:
         *value = 228 << 10;
+        return CU_OK;
+    case CU_ATTR_SHARED_PER_BLOCK_OPTIN: /* what a launch is refused past */
+        *value = (228 << 10) - 1024;
         return CU_OK;
     case CU_ATTR_STREAM_MEM_OPS_64:
         *value = fake.memops;
