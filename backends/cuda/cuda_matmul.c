@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cuda.h"
+#include "ring.h"
 
 enum { WAVE = 32, WAVES = 4, TILE = 128, TILE_THREADS = 256, FEW = 32 /* rows; more go in tiles */ };
 
@@ -175,15 +176,17 @@ static int joins(const infer_device *dev, const infer_op_desc *op, uint32_t n)
     return cuda_gemm_takes(dev, op, 1, rows) || cuda_ring_takes(dev, op, 1) || !in_tiles(dev, w, rows);
 }
 
-/* Tiles add along K in another order than the kernels for few rows, and programs for few rows take those; not so with
- * `deterministic`. Also asks for the scratch of products of many rows. */
+/* Tiles add along K in another order than the kernels for few rows, and programs for few rows take those; so do one row
+ * and several of some formats; not so with `deterministic`. Also asks for the scratch of products of many rows. */
 static void invariance(const infer_device *dev, const infer_op_desc *op, uint32_t weight, infer_op_answer *a)
 {
+    const infer_format f = launch_tensor_desc(op, weight)->format;
     uint64_t scratch = cuda_gemm_scratch(dev, op, weight);
+    if (a->level && !dev->deterministic && RING_ALONE(f) && cuda_ring_takes(dev, op, weight))
+        a->row_invariant = 0;
     if (!a->level || is_exact(op))
         return;
-    if (in_tiles(dev, launch_tensor_desc(op, weight)->format, launch_tensor_desc(op, 0)->shape[0]) ||
-        (scratch && !dev->deterministic))
+    if (in_tiles(dev, f, launch_tensor_desc(op, 0)->shape[0]) || (scratch && !dev->deterministic))
         a->row_invariant = 0;
     if (scratch > a->scratch_bytes)
         a->scratch_bytes = scratch;

@@ -65,7 +65,8 @@ static int is_given(const infer_graph_view *v, const infer_operand *a)
 }
 
 /* How many launches of the next node make a norm of x by themselves, 0: none. An RMS norm of whole rows whose result is
- * the x of the next node alone, in memory that ends with the program; its weights are read before x is there. */
+ * the x of the next node alone, in memory that ends with the program; its weights are
+ * read before x is there, so nothing in the program writes them. */
 static uint32_t kept(infer_device *dev, const infer_graph_view *v, uint32_t i)
 {
     if (i + 1 >= v->n_nodes)

@@ -107,6 +107,7 @@ static infer_status ring(launch_call *c, infer_format f, infer_format g, lp_ring
         p->split = (int32_t)(mine / all);
         p->split = p->split < 1 ? 1 : p->split < (int32_t)grid ? p->split : (int32_t)grid - 1;
     }
+    p->alone = p->held == 1 && !c->dev->deterministic;
     cuda_launch_init(&l, c, f == g ? row->kernel : kernel_with(c->dev, f, g), list, 14, p, sizeof *p);
     l.shared = shared > last_shared ? shared : last_shared;
     if (makes_norm) {

@@ -33,6 +33,7 @@ struct problem {
     float size;     /* of x */
     int split = 0;  /* blocks for the first two weights; the third is Q6_K */
     int by_row = 0; /* E4M3 with a scale a row */
+    int alone = 1;  /* where one row is held */
 };
 
 lp_line line(int64_t bytes, int fmt)
@@ -86,6 +87,7 @@ void check(const format_row &f, const problem &q)
     p.eps = 1e-5f;
     p.offset = 0.5f;
     p.held = q.held;
+    p.alone = q.held == 1 && q.alone;
     p.slots = q.slots;
     p.split = q.split;
     p.by_row = q.by_row;
@@ -207,6 +209,9 @@ int main()
         {3, 4, 4, 512, {50, 34, 16}, side, 2, 3, 3, 2, f32, 0, 1},
         {7, 9, 2, 256, {40, 0, 0}, one, 0, 2, 2, 2, f32, 0, 1},
         {3, 3, 1, 512, {50, 20, 16}, side, 1, 3, 2, 2, f32, 0, 1},
+        {2, 2, 1, 512, {20, 0, 0}, one, 1, 1, 1, 2, f16, 0, 1},
+        {1, 1, 1, 256, {20, 0, 0}, one, 0, 0, 1, 2, f32, 0, 1e9f},
+        {1, 1, 1, 256, {20, 0, 0}, one, 0, 0, 1, 2, f32, 0, 1e-12f},
         {4, 4, 3, 1280, {33, 33, 0}, glu, 0, 0, 1, 2, f32, 0, 1},
         {0, 2, 2, 1024, {40, 0, 0}, one, 0, 1, 2, 2, f32, 0, 1},
         {0, 1, 1, 1024, {200, 0, 0}, one, 0, 1, 2, 2, f32, 0, 1},
@@ -232,6 +237,10 @@ int main()
     for (const format_row &f : formats)
         for (problem q : problems) {
             check(f, q);
+            q.alone = 0;
+            if (q.held == 1 && RING_ALONE(f.f))
+                check(f, q);
+            q.alone = 1;
             q.by_row = f.f == INFER_FMT_F8_E4M3;
             if (q.by_row)
                 check(f, q);

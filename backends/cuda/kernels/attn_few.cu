@@ -360,7 +360,7 @@ template <int D, int N> struct few_queries {
     float a[EDGE * N * (D / 2) / (32 * WAVES)], b[EDGE * N * (D / 2) / (32 * WAVES)];
 };
 
-/* Queries of a piece are numbered (row, head): the row of number j. */
+/* Queries of a piece are numbered (row, head): the row of number j. The usual number of heads needs no division. */
 DEV int query_row(const few_item &it, int j)
 {
     return it.heads == EDGE ? j / EDGE : j / it.heads;
@@ -390,7 +390,7 @@ DEV void queries_put(uchar *to, const few_queries<D, N> &q, const few_item &it, 
         uchar *at = to + (j / EDGE * 8 + j % EDGE) * PITCH(D);
         float x = q.a[k], y = q.b[k], v[2];
         int a, b;
-        own_query(own, it.row0 + (there ? r : 0), i % (D / 2), a, b, x, y);
+        own_query_turn(own, it.row0 + (there ? r : 0), i % (D / 2), a, b, x, y);
         x = there ? x * factor : 0.0f;
         y = there ? y * factor : 0.0f;
         uint32_t both = pack_two(x, y, FMT);
@@ -601,7 +601,7 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
     ahead_ids(h, a);
     if (OWN::EARLY)
         grid_wait();
-    few_queries<D, N> qr;
+    few_queries<D, N> qr; /* before keys are sent for: a load stands behind the block's own copies */
     if ((int)blockIdx.x < a.items)
         queries_ld(qr, q, p, it, own);
     own_first(own);
@@ -618,7 +618,8 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
         }
         uint32_t qf[N][D / 16][2];
         few_seen<N> seen;
-        it.rows = it.row0 + it.rows > rows ? rows - it.row0 : it.rows; /* rows past the count are not there */
+        it.rows = it.row0 + it.rows > rows ? rows - it.row0
+                                           : it.rows; /* rows past the count are not there, their queries go nowhere */
         int used = it.rows * it.heads;
         queries_put<FMT, D, N>(queries, qr, it, p.soft_cap > 0 ? p.scale / p.soft_cap : p.scale * LOG2E, own);
         __syncthreads(); /* those of the piece before have been read: its sums were joined */
@@ -706,7 +707,7 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
                     int i = k * (32 * WAVES) + t, j = n * EDGE + i / D, e = i % D;
                     if (j >= used)
                         break;
-                    int r = j / it.heads, row = it.row0 + r, head = it.head0 + j - r * it.heads;
+                    int r = query_row(it, j), row = it.row0 + r, head = it.head0 + j - r * it.heads;
                     float top, total, v = join_waves<D, N>(red + i, stats + j * 2, top, total);
                     if (whole) {
                         float was, is;
@@ -716,10 +717,6 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
                         if (sp + 1 == it.span0 + it.spans) {
                             float f = last_of(p, sinks, head, run_most[R][k], run_total[R][k]);
                             st(y_at(y, p, row, head), p.y.fmt, e, f == 0 ? 0.0f : run[R][k] * f);
-                        }
-                        if (N > RUNS) { /* the only span */
-                            run_most[R][k] = -INFINITY;
-                            run_total[R][k] = run[R][k] = 0;
                         }
                     } else {
                         float *part = part_at(scratch, p, row, head) + sp * LP_ATTN_PART(D);

@@ -1,6 +1,6 @@
-/* A step's own rows in the attention of few rows: queries that are rotated where they are read, and keys and values
- * that are made where they are needed, from what the products wrote, and put into the cache by one wave each. Which
- * keys these are, the slots say: a key whose place one of the step's rows is written to is that row's, whatever
+/* A step's own rows in the attention of few rows: queries that are rotated on their way to shared memory, and keys and
+ * values that are made where they are needed, from what the products wrote, and put into the cache by one wave each.
+ * Which keys these are, the slots say: a key whose place one of the step's rows is written to is that row's, whatever
  * sequence and table it is seen through. So no block needs what another one writes.
  *
  * own_none has the same functions for when all this has been done before. SPDX-License-Identifier: Apache-2.0 */
@@ -43,7 +43,7 @@ DEV void own_query_ld(const own_none &, const uchar *from, int fmt, int i, float
     x = ld(from, fmt, 2 * i);
     y = ld(from, fmt, 2 * i + 1);
 }
-DEV void own_query(const own_none &, int, int i, int &a, int &b, float &, float &)
+DEV void own_query_turn(const own_none &, int, int i, int &a, int &b, float &, float &)
 {
     a = 2 * i;
     b = 2 * i + 1;
@@ -246,7 +246,7 @@ template <int D> DEV void own_query_ld(const own_rows<D> &o, const uchar *from, 
 }
 
 /* Rotates it, of batch row `row`; which elements it is. */
-template <int D> DEV void own_query(const own_rows<D> &o, int row, int i, int &a, int &b, float &x, float &y)
+template <int D> DEV void own_query_turn(const own_rows<D> &o, int row, int i, int &a, int &b, float &x, float &y)
 {
     const bool turned = pair_of(i, o.p.k.kind, o.p.k.dims / 2, a, b);
     if (turned) {

@@ -27,11 +27,9 @@
 #endif
 #if defined(SIMT_H)
 #define UNROLL
-#define UNROLL_2
 #define NO_UNROLL
 #else
 #define UNROLL    _Pragma("unroll")
-#define UNROLL_2  _Pragma("unroll 2")
 #define NO_UNROLL _Pragma("unroll 1")
 #endif
 typedef unsigned char uchar;

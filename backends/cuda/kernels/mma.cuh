@@ -150,12 +150,10 @@ template <int FMT> DEV void mma(float d[FRAG], const frag_a<FMT> &a, const frag_
 #endif
 }
 
-/* D = A B^T of signed bytes in whole numbers, K 16 or 32: a[0] and a[1] are four bytes of rows l / 4 and 8 more, from
- * 4 (l % 4) on, a[2] and a[3] the same 16 further on; b of column l / 4 likewise. D as frag_row and frag_col say. For
- * waves of 32. */
+/* Products of bytes, for waves of 32. */
 #if WAVE == 32
 #if defined(SIMT_H)
-/* The same, added to D. */
+/* D += A B^T: each lane gives its registers to all. */
 template <int K, bool UNSIGNED> DEV void mma_bytes_emulated(int d[FRAG], const uint32_t *a, const uint32_t *b)
 {
     uint32_t mine[6] = {0, 0, 0, 0, 0, 0};
@@ -174,6 +172,8 @@ template <int K, bool UNSIGNED> DEV void mma_bytes_emulated(int d[FRAG], const u
 }
 #endif
 
+/* D = A B^T of signed bytes in whole numbers, K 16 or 32: a[0] and a[1] are four bytes of rows l / 4 and 8 more, from
+ * 4 (l % 4) on, a[2] and a[3] the same 16 further on; b of column l / 4 likewise. D as frag_row and frag_col say. */
 template <int K> DEV void mma_bytes(int d[FRAG], const uint32_t *a, const uint32_t *b)
 {
 #if defined(MMA_BF16)

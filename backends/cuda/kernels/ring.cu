@@ -1,8 +1,9 @@
 /* y = x W^T for up to 4 rows at a time by packed weights (packed.h): bound by reading W. A block walks panels of 16
  * columns. One wave has weights copied into a ring in shared memory and waits for nothing but room, also not for the
  * kernel before: while that ends and while x is made ready, the ring fills. Sixteen waves add, a step of K each,
- * through matrix units (ring_step.cuh); two waves join sums and put them to their places. Before it x may pass an RMS
- * norm (ring_x.cuh). A row's sums do not depend on its company.
+ * through matrix units (ring_step.cuh, ring_alone.cuh); two waves join sums and put them to their places. Before it x
+ * may pass an RMS norm (ring_x.cuh). A row's sums do not depend on the other rows of its launch; codes of a program
+ * with room for one row are added in an order of their own.
  *
  * What a launch runs for the first time it fetches from memory, behind the copies: at one row, few instructions before
  * the first sum are as good as few bytes. So a kernel is one format's, and x in whole lines has a way of its own.
@@ -184,8 +185,8 @@ template <int FMT> DEV void adder(const ring_block &b, const ring_args &a, const
     const int wave = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     enum { GROUPS = RING_ROWS / F::ROWS };
     const int blocks = b.steps * F::K32, size = RING_SIZE(blocks), rows = rows_of(a.counts, p.rows);
-    const bool alone = F::ALONE && b.held == 1;
-    float *scales = b.part + (RING_ROWS + 2) * RING_WAVES;
+    const bool alone = is_alone<FMT>(p);
+    float *scales = b.part + (RING_ROWS + 2) * RING_WAVES; /* behind what waves leave of rows */
     int slot = 0, turn = 0, sums = 0, sums_turn = 1;
     x_eight norm = {};
     if (in_lines(p.norm, a.norm + p.norm.off) && (int)threadIdx.x / 4 < p.k / 32)
@@ -254,13 +255,14 @@ template <int FMT> DEV void adder(const ring_block &b, const ring_args &a, const
                         turn ^= 1;
                     }
                 }
-                if (p.has_norm && u == b.me && h == 0)
+                if (p.has_norm && u == b.me && h == 0) { /* squares are there since x is; here it delays no first sum */
                     NO_UNROLL
-                for (int r = 0; r < n_rows; r++) {
-                    const float factor = x_norm_factor(b.part + r * RING_WAVES, p);
-                    UNROLL
-                    for (int i = 0; i < GROUPS; i++)
-                        by[i] *= alone || r == i * F::ROWS + t * F::ROWS / 4 ? factor : 1.0f;
+                    for (int r = 0; r < n_rows; r++) {
+                        const float factor = x_norm_factor(b.part + r * RING_WAVES, p);
+                        UNROLL
+                        for (int i = 0; i < GROUPS; i++)
+                            by[i] *= alone || r == i * F::ROWS + t * F::ROWS / 4 ? factor : 1.0f;
+                    }
                 }
                 mbar_wait(b.sums_empty + 2 * sums + h, sums_turn);
                 UNROLL

@@ -29,7 +29,7 @@ template <int FMT> DEV x_alone x_alone_of(const uchar *x, const uchar *zeros, in
     p.high = g < 4 ? zeros : x + place + (pairs ? RING_X(1) : 0);
     p.high_by = g < 4 ? 0 : RING_X(1);
     p.sum = x + RING_X(blocks);
-    p.sum_by = 32;
+    p.sum_by = 0;
     if (FMT == INFER_FMT_Q4_K) {
         p.sum = g < 2 ? p.sum + g * 16 + t * 4 : zeros;
         p.sum_by = g < 2 ? 32 : 0;
@@ -89,7 +89,7 @@ template <int FMT> DEV void alone_blocks(const uchar *w, const x_alone &x, int b
 DEV void alone_q4_k(const uchar *w, const x_alone &x, int b, float d[4])
 {
     const int l = (int)threadIdx.x % 32, g = l / 4, t = l % 4;
-    const uint32_t mine = 0x4440u | (uint32_t)(t / 2 * 2);
+    const uint32_t mine = 0x4440u | (uint32_t)(t / 2 * 2); /* that byte, above it zeros */
     const uchar *xl = x.low + b * x.low_by, *xh = x.high + b * x.high_by;
     float low[4], dm[2][2];
     int e[4] = {0, 0, 0, 0};
@@ -160,7 +160,8 @@ DEV void alone_q6_k(const uchar *w, const x_alone &x, int b, int part, float d[4
     }
 }
 
-/* 256 elements: as step_u4, a lane has low nibbles or, sixteenfold, high ones. */
+/* 256 elements: as step_u4, a lane has low nibbles or, sixteenfold, high ones: their sums of 64 by bytes are below
+ * 2^29. */
 DEV void alone_u4(const uchar *w, const x_alone &x, int b, float d[4])
 {
     const int l = (int)threadIdx.x % 32, g = l / 4;

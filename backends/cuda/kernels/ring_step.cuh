@@ -5,7 +5,8 @@
  * f16 times a power of two of the row. Codes (the others): x as integers of 32 bits, of 256 elements with a scale, a
  * column a byte, so that two rows go at a time. Products are exact, their sums too, and by the scales of weights that
  * are integers. A block of 32 takes one instruction of the matrix units, where floats take two and each pair of weights
- * two to be made: 150 instructions a step of Q4_K, of some 480 until memory has brought the next.
+ * two to be made: 150 instructions a step of Q4_K, of some 480 until memory has brought the next;
+ * fewer where there is one row (ring_alone.cuh).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef RING_STEP_CUH
 #define RING_STEP_CUH
@@ -22,7 +23,7 @@ template <int FMT> struct ring_of {
     enum {
         BYTES = packed_of<FMT>::BYTES,
         CODES = packed_of<FMT>::CODES,
-        ALONE = CODES && FMT != INFER_FMT_Q8_0, /* one row has its own way (ring_alone.cuh), where that is faster */
+        ALONE = RING_ALONE(FMT),
         ONE_SCALE = !CODES && FMT != INFER_FMT_BF16, /* a row of x has one */
         ROWS = CODES ? 2 : 4,                        /* of x that the columns take */
         K32 = packed_of<FMT>::UNIT / 32,
@@ -32,6 +33,12 @@ template <int FMT> struct ring_of {
         ACT = FMT == INFER_FMT_BF16 ? INFER_FMT_BF16 : INFER_FMT_F16
     };
 };
+
+/* Whether rows of x come one at a time and are laid out for that. */
+template <int FMT> DEV bool is_alone(const lp_ring &p)
+{
+    return ring_of<FMT>::ALONE && p.alone;
+}
 
 /* What a lane reads of x: of its column's row, and of the row whose sums it has. */
 struct x_place {

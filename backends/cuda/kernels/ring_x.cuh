@@ -8,7 +8,7 @@
 #if defined(ASYNC) && WAVE == 32
 
 #define ADDERS (RING_WAVES * 32)
-#define X_HELD 4 /* times eight elements that a thread keeps */
+#define X_HELD 4 /* times eight elements that a thread keeps, where a row has one scale */
 
 /* A lane has eight elements of 32, the fragments' pairs: where pair i begins. */
 template <int FMT> DEV int pair_at(int t, int i)
@@ -203,7 +203,7 @@ template <int FMT> DEV void x_bytes(uchar *to, int blocks, const float v[8], int
     }
 }
 
-/* Any row, any length: read twice, once for codes. */
+/* Any row, any length: read twice where a row has one scale. */
 template <int FMT>
 NOT_INLINED float x_row_any(uchar *to, const x_part &part, const uchar *row, const uchar *norm, const lp_ring &p,
                             int blocks)
@@ -224,7 +224,7 @@ NOT_INLINED float x_row_any(uchar *to, const x_part &part, const uchar *row, con
             }
             x_count(v, stat, f, p.norm.fmt != 0, p.offset);
             if (F::CODES)
-                x_bytes<FMT>(to, blocks, v, b, b < blocks, ring_of<FMT>::ALONE && p.held == 1);
+                x_bytes<FMT>(to, blocks, v, b, b < blocks, is_alone<FMT>(p));
             else if (turn)
                 x_planes<FMT>(to, v, b, b < blocks, scale);
         }
@@ -240,6 +240,7 @@ struct x_eight {
     float v[8];
 };
 
+/* Floats, at a multiple of 16 bytes. */
 DEV bool in_lines(const lp_line &l, const uchar *at)
 {
     return l.fmt == INFER_FMT_F32 && is_aligned(at, 16);
@@ -278,14 +279,15 @@ DEV void x_row_once(uchar *to, float *part, const uchar *row, const uchar *norm,
             if (p.norm.fmt)
                 eight_ld<FMT>(f.v, norm, next);
         }
-        if (p.has_norm)
+        if (p.has_norm) {
             UNROLL
-        for (int i = 0; i < 8; i++) {
-            squares = fmaf(x[i], x[i], squares);
-            x[i] = p.norm.fmt ? x[i] * (g[i] + p.offset) : x[i];
+            for (int i = 0; i < 8; i++) {
+                squares = fmaf(x[i], x[i], squares);
+                x[i] = p.norm.fmt ? x[i] * (g[i] + p.offset) : x[i];
+            }
         }
         if (ring_of<FMT>::CODES)
-            x_bytes<FMT>(to, blocks, x, b, b < blocks, ring_of<FMT>::ALONE && p.held == 1);
+            x_bytes<FMT>(to, blocks, x, b, b < blocks, is_alone<FMT>(p));
         else
             x_planes<FMT>(to, x, b, b < blocks, 1);
         b = next;
