@@ -333,8 +333,8 @@ static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n, u
                 put_sampling(s, st, r, im->n_logits);
                 st->x.want_sample = 1;
             } else {
-                im->sample_rows[im->n_logits] =
-                    (infer_sample_row){.top_p = 1, .repetition_penalty = 1, .counts_row = -1};
+                im->sample_rows[im->n_logits] = (infer_sample_row){
+                    .top_p = 1, .repetition_penalty = 1, .counts_row = -1, .flags = INFER_SAMPLE_NO_TOP};
             }
             im->logit_rows[im->n_logits++] = (int32_t)row;
         }

@@ -310,7 +310,7 @@ typedef struct infer_sample_row {
 } infer_sample_row;
 
 #define INFER_SAMPLE_MASKED 1u /* the row's mask is in force: a clear bit forbids the id */
-#define INFER_SAMPLE_NO_TOP 2u /* the row's top_ids and top_logprobs are not asked for: all places are unused ones */
+#define INFER_SAMPLE_NO_TOP 2u /* top_ids and top_logprobs are not asked for: all the row's places are -1 and NaN */
 
 typedef struct infer_sample_bias {
     int32_t id;
