@@ -560,7 +560,6 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
              const uchar *sinks, uchar *y, const uchar *counts, uchar *scratch, const lp_attn &p, OWN &own)
 {
     const int PER = EDGE * D / (32 * WAVES); /* results of a thread, of a fragment of queries */
-    const int RUNS = N <= 2 ? N : 1;
     SHARED_DYN(dyn);
     SHARED(float, stats, WAVES *EDGE *N * 2);
     SHARED(int, valid, WAVES *STAGES);
@@ -634,9 +633,9 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
         /* keys that all rows see */
         int all0 = p.mask == INFER_MASK_WINDOW ? it.where + a.rows_at_once - p.window : 0;
         int all1 = p.mask != INFER_MASK_FULL && it.where + 1 < it.cut.n ? it.where + 1 : it.cut.n;
-        float run[RUNS][PER], run_most[RUNS][PER], run_total[RUNS][PER]; /* of a thread's results so far */
+        float run[N][PER], run_most[N][PER], run_total[N][PER]; /* of a thread's results so far */
         UNROLL
-        for (int n = 0; n < RUNS; n++)
+        for (int n = 0; n < N; n++)
             for (int k = 0; k < PER; k++) {
                 run[n][k] = run_total[n][k] = 0;
                 run_most[n][k] = -INFINITY;
@@ -709,14 +708,13 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
                         break;
                     int r = query_row(it, j), row = it.row0 + r, head = it.head0 + j - r * it.heads;
                     float top, total, v = join_waves<D, N>(red + i, stats + j * 2, top, total);
-                    if (whole) {
+                    if (N <= 2 && whole) {
                         float was, is;
-                        const int R = n % RUNS;
-                        join_span(run_most[R][k], run_total[R][k], top, total, was, is);
-                        run[R][k] = fmaf(run[R][k], was, mul(v, is));
+                        join_span(run_most[n][k], run_total[n][k], top, total, was, is);
+                        run[n][k] = fmaf(run[n][k], was, mul(v, is));
                         if (sp + 1 == it.span0 + it.spans) {
-                            float f = last_of(p, sinks, head, run_most[R][k], run_total[R][k]);
-                            st(y_at(y, p, row, head), p.y.fmt, e, f == 0 ? 0.0f : run[R][k] * f);
+                            float f = last_of(p, sinks, head, run_most[n][k], run_total[n][k]);
+                            st(y_at(y, p, row, head), p.y.fmt, e, f == 0 ? 0.0f : run[n][k] * f);
                         }
                     } else {
                         float *part = part_at(scratch, p, row, head) + sp * LP_ATTN_PART(D);

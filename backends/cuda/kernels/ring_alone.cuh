@@ -63,26 +63,19 @@ template <int FMT> DEV void alone_blocks(const uchar *w, const x_alone &x, int b
     const uint32_t b0[2] = {xl.x, xl.y}, b1[2] = {xh.x, xh.y};
     int e[4];
     float v[2], least[2] = {0, 0};
-    if (FMT == INFER_FMT_Q4_0) {
-        const uint32_t a0[4] = {and_xor(c.x << 4, HIGH_NIBBLES, SIGNS), and_xor(c.y << 4, HIGH_NIBBLES, SIGNS),
-                                and_xor(c.x, HIGH_NIBBLES, SIGNS), and_xor(c.y, HIGH_NIBBLES, SIGNS)},
-                       a1[4] = {and_xor(c.z << 4, HIGH_NIBBLES, SIGNS), and_xor(c.w << 4, HIGH_NIBBLES, SIGNS),
-                                and_xor(c.z, HIGH_NIBBLES, SIGNS), and_xor(c.w, HIGH_NIBBLES, SIGNS)};
-        mma_bytes<32>(e, a0, b0);
-        mma_bytes_on(e, a1, b1);
-    } else {
-        const uint32_t a0[4] = {c.x & LOW_NIBBLES, c.y & LOW_NIBBLES, c.x >> 4 & LOW_NIBBLES, c.y >> 4 & LOW_NIBBLES},
-                       a1[4] = {c.z & LOW_NIBBLES, c.w & LOW_NIBBLES, c.z >> 4 & LOW_NIBBLES, c.w >> 4 & LOW_NIBBLES};
-        mma_bytes<32>(e, a0, b0);
-        mma_bytes_on(e, a1, b1);
+    uint32_t a0[4], a1[4];
+    nibbles_of<FMT>(a0, c.x, c.y);
+    nibbles_of<FMT>(a1, c.z, c.w);
+    mma_bytes<32>(e, a0, b0);
+    mma_bytes_on(e, a1, b1);
+    if (FMT == INFER_FMT_Q4_1) {
         const float sum = l % 2 ? 0.0f : ((const float *)x.sum)[b + t / 2]; /* once */
         two_floats(m, INFER_FMT_F16, v);
         least[0] = sum * v[0], least[1] = sum * v[1];
     }
-    const float by = x.scale[b / 8];
     two_floats(s, INFER_FMT_F16, v);
-    d[0] = fmaf(both_bytes(e) * v[0], by, d[0] + least[0]);
-    d[2] = fmaf(both_bytes(e + 2) * v[1], by, d[2] + least[1]);
+    const float y[2] = {both_bytes(e) * v[0], both_bytes(e + 2) * v[1]};
+    blocks_end(d, y, least, x.scale[b / 8]);
 }
 
 /* 256 elements: as step_q4_k, a lane has every other block. */
@@ -91,35 +84,24 @@ DEV void alone_q4_k(const uchar *w, const x_alone &x, int b, float d[4])
     const int l = (int)threadIdx.x % 32, g = l / 4, t = l % 4;
     const uint32_t mine = 0x4440u | (uint32_t)(t / 2 * 2); /* that byte, above it zeros */
     const uchar *xl = x.low + b * x.low_by, *xh = x.high + b * x.high_by;
-    float low[4], dm[2][2];
+    float low[4];
     int e[4] = {0, 0, 0, 0};
-    const uint2 m = ld_8(w + 2048 + 64 * t + 8 * g);
-    frag_a<INFER_FMT_F16> fa;
-    frag_b<INFER_FMT_F16> fb;
-    fa.v[0] = byte_pair(m.x, 1, 3), fa.v[1] = byte_pair(m.y, 1, 3), fa.v[2] = fa.v[3] = 0;
-    fb.v[0] = ld_u32(x.sum + b / 8 * x.sum_by), fb.v[1] = 0;
-    mma_first(low, fa, fb);
+    q4_k_minima(low, w, ld_u32(x.sum + b / 8 * x.sum_by));
     UNROLL
     for (int i = 0; i < 4; i++) {
         const uint4 c = ld_16(w + 512 * i + 16 * l);
         const uint2 x0 = ld_8(xl + RING_X(2 * i)), x1 = ld_8(xh + RING_X(2 * i)), s = ld_8(w + 2048 + 64 * i + 8 * g);
-        const uint32_t b0[2] = {x0.x, x0.y}, b1[2] = {x1.x, x1.y},
-                       a0[4] = {c.x & LOW_NIBBLES, c.y & LOW_NIBBLES, c.x >> 4 & LOW_NIBBLES, c.y >> 4 & LOW_NIBBLES},
-                       a1[4] = {c.z & LOW_NIBBLES, c.w & LOW_NIBBLES, c.z >> 4 & LOW_NIBBLES, c.w >> 4 & LOW_NIBBLES};
+        const uint32_t b0[2] = {x0.x, x0.y}, b1[2] = {x1.x, x1.y};
         const int sg = (int)bytes_of(s.x, 0, mine), sh = (int)bytes_of(s.y, 0, mine);
+        uint32_t a0[4], a1[4];
         int p[4];
+        nibbles_of<INFER_FMT_Q4_K>(a0, c.x, c.y);
+        nibbles_of<INFER_FMT_Q4_K>(a1, c.z, c.w);
         mma_bytes<32>(p, a0, b0);
         mma_bytes_on(p, a1, b1);
         e[0] += p[0] * sg, e[1] += p[1] * sg, e[2] += p[2] * sh, e[3] += p[3] * sh;
     }
-    two_floats(ld_u32(w + 2304 + 4 * g), INFER_FMT_F16, dm[0]);
-    two_floats(ld_u32(w + 2304 + 4 * g + 32), INFER_FMT_F16, dm[1]);
-    const float by = x.scale[b / 8];
-    UNROLL
-    for (int h = 0; h < 2; h++) {
-        const float sum = fmaf((float)e[2 * h], 256.0f, (float)e[2 * h + 1]), least = low[2 * h] + low[2 * h + 1];
-        d[2 * h] = fmaf(fmaf(sum, dm[h][0], -64.0f * dm[h][1] * least), by, d[2 * h]);
-    }
+    q4_k_end(d, e, low, w, x.scale[b / 8]);
 }
 
 /* 128 of 256 elements: as step_q6_k, a lane has every other 16. */
@@ -137,13 +119,8 @@ DEV void alone_q6_k(const uchar *w, const x_alone &x, int b, int part, float d[4
         UNROLL
         for (int j = 0; j < 2; j++) {
             const uint32_t rg = j ? c.z : c.x, rh = j ? c.w : c.y, u = j ? high.y : high.x;
-            uint32_t a[4];
-            UNROLL
-            for (int k = 0; k < 2; k++) { /* low nibbles and 16 elements, high ones */
-                const uint32_t ng = (k ? rg >> 2 : rg << 2) & 0x3C3C3C3Cu, nh = (k ? rh >> 2 : rh << 2) & 0x3C3C3C3Cu;
-                a[2 * k] = and_or(k ? u << 2 : u << 6, 0xC0C0C0C0u, ng);
-                a[2 * k + 1] = and_or(k ? u : u << 4, 0xC0C0C0C0u, nh);
-            }
+            const uint32_t a[4] = {q6_k_codes(rg, u, 6, 0), q6_k_codes(rh, u, 4, 0), q6_k_codes(rg, u, 6, 1),
+                                   q6_k_codes(rh, u, 4, 1)};
             const uint32_t both[2] = {j ? x0.z : x0.x, j ? x1.w : x1.y};
             const int sg = (int)(s.x << (24 - 16 * j - 8 * half)) >> 24,
                       sh = (int)(s.y << (24 - 16 * j - 8 * half)) >> 24;
@@ -152,12 +129,7 @@ DEV void alone_q6_k(const uchar *w, const x_alone &x, int b, int part, float d[4
             e[0] += p[0] * sg, e[1] += p[1] * sg, e[2] += p[2] * sh, e[3] += p[3] * sh;
         }
     }
-    const float by = x.scale[b / 8];
-    UNROLL
-    for (int h = 0; h < 2; h++) {
-        const float sum = fmaf((float)e[2 * h], 256.0f, (float)e[2 * h + 1]);
-        d[2 * h] = fmaf(sum * half_to_float((uint16_t)ld_u16(w + 3328 + 2 * g + 16 * h)), by, d[2 * h]);
-    }
+    q6_k_end(d, e, w, x.scale[b / 8]);
 }
 
 /* 256 elements: as step_u4, a lane has low nibbles or, sixteenfold, high ones: their sums of 64 by bytes are below
@@ -183,20 +155,9 @@ DEV void alone_u4(const uchar *w, const x_alone &x, int b, float d[4])
                 mma_bytes_on<true>(e, a, both);
             }
         }
-        float v[2], sum = 0;
-        if (l % 4 == 0) { /* once */
-            const uint4 four = ld_16(x.sum + 4 * (b + 4 * i));
-            sum = float_of(four.x) + float_of(four.y) + (float_of(four.z) + float_of(four.w));
-        }
-        two_floats(i ? s.y : s.x, INFER_FMT_F16, v);
-        y[0] = fmaf(both_bytes(e), v[0], y[0]);
-        y[1] = fmaf(both_bytes(e + 2), v[1], y[1]);
-        least[0] = fmaf(-(float)(zeros >> 8 * i & 15u) * v[0], sum, least[0]);
-        least[1] = fmaf(-(float)(zeros >> (8 * i + 4) & 15u) * v[1], sum, least[1]);
+        u4_group(y, least, e, i, s, zeros, x.sum + 4 * b, l % 4 == 0);
     }
-    const float by = x.scale[b / 8];
-    d[0] = fmaf(y[0], by, d[0] + least[0]);
-    d[2] = fmaf(y[1], by, d[2] + least[1]);
+    blocks_end(d, y, least, x.scale[b / 8]);
 }
 
 template <int FMT> DEV void step_alone(const uchar *w, const x_alone &x, int b, int part, float d[4])

@@ -150,6 +150,26 @@ DEV void block_sums(int d[4], uint32_t g0, uint32_t h0, uint32_t g1, uint32_t h1
     mma_bytes<32>(d, a, x);
 }
 
+/* The matrix units' registers of 32 codes of rows g and g + 8 that are nibbles, low ones first. */
+template <int FMT> DEV void nibbles_of(uint32_t a[4], uint32_t g, uint32_t h)
+{
+    if (FMT == INFER_FMT_Q4_0) {
+        a[0] = and_xor(g << 4, HIGH_NIBBLES, SIGNS), a[1] = and_xor(h << 4, HIGH_NIBBLES, SIGNS);
+        a[2] = and_xor(g, HIGH_NIBBLES, SIGNS), a[3] = and_xor(h, HIGH_NIBBLES, SIGNS);
+    } else {
+        a[0] = g & LOW_NIBBLES, a[1] = h & LOW_NIBBLES;
+        a[2] = g >> 4 & LOW_NIBBLES, a[3] = h >> 4 & LOW_NIBBLES;
+    }
+}
+
+template <int FMT> DEV void nibble_sums(int d[4], uint32_t g, uint32_t h, uint32_t x0, uint32_t x1)
+{
+    uint32_t a[4];
+    const uint32_t x[2] = {x0, x1};
+    nibbles_of<FMT>(a, g, h);
+    mma_bytes<32>(d, a, x);
+}
+
 /* The same of 16: one register of each row, one of x. */
 DEV void half_sums(int d[4], uint32_t g, uint32_t h, uint32_t xv)
 {
@@ -161,6 +181,70 @@ DEV void half_sums(int d[4], uint32_t g, uint32_t h, uint32_t xv)
 DEV float both_bytes(const int *d)
 {
     return (float)(d[0] * 256 + d[1]);
+}
+
+/* Ends of steps, here and in ring_alone.cuh: sums times what their weights and x have. */
+DEV void blocks_end(float d[4], const float y[2], const float least[2], float by)
+{
+    d[0] = fmaf(y[0], by, d[0] + least[0]);
+    d[2] = fmaf(y[1], by, d[2] + least[1]);
+}
+
+/* Minima of 256 elements by sums of x, two of which a lane has. */
+DEV void q4_k_minima(float low[4], const uchar *w, uint32_t sums)
+{
+    const int l = (int)threadIdx.x % 32, g = l / 4, t = l % 4;
+    const uint2 m = ld_8(w + 2048 + 64 * t + 8 * g);
+    frag_a<INFER_FMT_F16> fa;
+    frag_b<INFER_FMT_F16> fb;
+    fa.v[0] = byte_pair(m.x, 1, 3), fa.v[1] = byte_pair(m.y, 1, 3), fa.v[2] = fa.v[3] = 0;
+    fb.v[0] = sums, fb.v[1] = 0;
+    mma_first(low, fa, fb);
+}
+
+DEV void q4_k_end(float d[4], const int e[4], const float low[4], const uchar *w, float by)
+{
+    const int g = (int)threadIdx.x % 32 / 4;
+    float dm[2][2];
+    two_floats(ld_u32(w + 2304 + 4 * g), INFER_FMT_F16, dm[0]);
+    two_floats(ld_u32(w + 2304 + 4 * g + 32), INFER_FMT_F16, dm[1]);
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        const float sum = fmaf((float)e[2 * h], 256.0f, (float)e[2 * h + 1]), least = low[2 * h] + low[2 * h + 1];
+        d[2 * h] = fmaf(fmaf(sum, dm[h][0], -64.0f * dm[h][1] * least), by, d[2 * h]);
+    }
+}
+
+/* Four codes of Q6_K: low or high nibbles of r, above them bits of u, which lie `left` lower. */
+DEV uint32_t q6_k_codes(uint32_t r, uint32_t u, int left, int high)
+{
+    return and_or(u << (left - 4 * high), 0xC0C0C0C0u, (high ? r >> 2 : r << 2) & 0x3C3C3C3Cu);
+}
+
+DEV void q6_k_end(float d[4], const int e[4], const uchar *w, float by)
+{
+    const int g = (int)threadIdx.x % 32 / 4;
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        const float sum = fmaf((float)e[2 * h], 256.0f, (float)e[2 * h + 1]);
+        d[2 * h] = fmaf(sum * half_to_float((uint16_t)ld_u16(w + 3328 + 2 * g + 16 * h)), by, d[2 * h]);
+    }
+}
+
+/* Group i of two of 128, scales s; mine: this lane is the one that brings a row's sums of x. */
+DEV void u4_group(float y[2], float least[2], const int e[4], int i, const uint2 &s, uint32_t zeros, const uchar *sums,
+                  bool mine)
+{
+    float v[2], sum = 0;
+    if (mine) {
+        const uint4 four = ld_16(sums + 16 * i);
+        sum = float_of(four.x) + float_of(four.y) + (float_of(four.z) + float_of(four.w));
+    }
+    two_floats(i ? s.y : s.x, INFER_FMT_F16, v);
+    y[0] = fmaf(both_bytes(e), v[0], y[0]);
+    y[1] = fmaf(both_bytes(e + 2), v[1], y[1]);
+    least[0] = fmaf(-(float)(zeros >> 8 * i & 15u) * v[0], sum, least[0]);
+    least[1] = fmaf(-(float)(zeros >> (8 * i + 4) & 15u) * v[1], sum, least[1]);
 }
 
 /* Two blocks of 32, each with a scale of its own, and in Q4_1 a minimum. Codes of Q4_0 are there sixteenfold
@@ -182,11 +266,8 @@ template <int FMT> DEV void step_blocks(const uchar *w, const x_place &x, int b,
             if (i)
                 c = ld_16(w + 512 + 16 * l);
             block_sums(t, c.x ^ SIGNS, c.z ^ SIGNS, c.y ^ SIGNS, c.w ^ SIGNS, x0, x1);
-        } else if (FMT == INFER_FMT_Q4_0) {
-            block_sums(t, and_xor(rg << 4, HIGH_NIBBLES, SIGNS), and_xor(rh << 4, HIGH_NIBBLES, SIGNS),
-                       and_xor(rg, HIGH_NIBBLES, SIGNS), and_xor(rh, HIGH_NIBBLES, SIGNS), x0, x1);
         } else {
-            block_sums(t, rg & LOW_NIBBLES, rh & LOW_NIBBLES, rg >> 4 & LOW_NIBBLES, rh >> 4 & LOW_NIBBLES, x0, x1);
+            nibble_sums<FMT>(t, rg, rh, x0, x1);
         }
         two_floats(i ? s.y : s.x, INFER_FMT_F16, v);
         y[0] = fmaf(both_bytes(t), v[0], y[0]);
@@ -198,24 +279,17 @@ template <int FMT> DEV void step_blocks(const uchar *w, const x_place &x, int b,
             least[1] = fmaf(sum, v[1], least[1]);
         }
     }
-    const float by = x.scale[b / 8];
-    d[0] = fmaf(y[0], by, d[0] + least[0]);
-    d[2] = fmaf(y[1], by, d[2] + least[1]);
+    blocks_end(d, y, least, x.scale[b / 8]);
 }
 
 /* 256 elements: sums by scales of six bits are below 2^25, minima are a product of their own, eight by eight sums of x
  * of 2^6 less. */
 DEV void step_q4_k(const uchar *w, const x_place &x, int b, float d[4])
 {
-    const int l = (int)threadIdx.x % 32, g = l / 4, t = l % 4;
-    float low[4], dm[2][2];
+    const int l = (int)threadIdx.x % 32, g = l / 4;
+    float low[4];
     int e[4] = {0, 0, 0, 0};
-    const uint2 m = ld_8(w + 2048 + 64 * t + 8 * g);
-    frag_a<INFER_FMT_F16> fa;
-    frag_b<INFER_FMT_F16> fb;
-    fa.v[0] = byte_pair(m.x, 1, 3), fa.v[1] = byte_pair(m.y, 1, 3), fa.v[2] = fa.v[3] = 0;
-    fb.v[0] = x.have && g % 4 < 2 ? ld_u32(x.sum + b / 8 * 32) : 0, fb.v[1] = 0;
-    mma_first(low, fa, fb);
+    q4_k_minima(low, w, x.have && g % 4 < 2 ? ld_u32(x.sum + b / 8 * 32) : 0);
     UNROLL
     for (int i = 0; i < 4; i++) {
         const uint4 c = ld_16(w + 512 * i + 16 * l), xv = x_at(x, RING_X(b + 2 * i));
@@ -225,19 +299,11 @@ DEV void step_q4_k(const uchar *w, const x_place &x, int b, float d[4])
             const uint32_t rg = j ? c.z : c.x, rh = j ? c.w : c.y;
             const int sg = (int)(s.x >> 16 * j & 255u), sh = (int)(s.y >> 16 * j & 255u);
             int p[4];
-            block_sums(p, rg & LOW_NIBBLES, rh & LOW_NIBBLES, rg >> 4 & LOW_NIBBLES, rh >> 4 & LOW_NIBBLES,
-                       j ? xv.z : xv.x, j ? xv.w : xv.y);
+            nibble_sums<INFER_FMT_Q4_K>(p, rg, rh, j ? xv.z : xv.x, j ? xv.w : xv.y);
             e[0] += p[0] * sg, e[1] += p[1] * sg, e[2] += p[2] * sh, e[3] += p[3] * sh;
         }
     }
-    two_floats(ld_u32(w + 2304 + 4 * g), INFER_FMT_F16, dm[0]);
-    two_floats(ld_u32(w + 2304 + 4 * g + 32), INFER_FMT_F16, dm[1]);
-    const float by = x.scale[b / 8];
-    UNROLL
-    for (int h = 0; h < 2; h++) {
-        const float sum = fmaf((float)e[2 * h], 256.0f, (float)e[2 * h + 1]), least = low[2 * h] + low[2 * h + 1];
-        d[2 * h] = fmaf(fmaf(sum, dm[h][0], -64.0f * dm[h][1] * least), by, d[2 * h]);
-    }
+    q4_k_end(d, e, low, w, x.scale[b / 8]);
 }
 
 /* 256 elements: sums of 128 are below 2^26, a group's scale is for the code less its zero point. */
@@ -257,25 +323,13 @@ DEV void step_u4(const uchar *w, const x_place &x, int b, float d[4])
             for (int k = 0; k < 2; k++) {
                 const uint32_t rg = k ? c.z : c.x, rh = k ? c.w : c.y;
                 int p[4];
-                block_sums(p, rg & LOW_NIBBLES, rh & LOW_NIBBLES, rg >> 4 & LOW_NIBBLES, rh >> 4 & LOW_NIBBLES,
-                           k ? xv.z : xv.x, k ? xv.w : xv.y);
+                nibble_sums<INFER_FMT_U4>(p, rg, rh, k ? xv.z : xv.x, k ? xv.w : xv.y);
                 e[0] += p[0], e[1] += p[1], e[2] += p[2], e[3] += p[3];
             }
         }
-        float v[2], sum = 0;
-        if (l % 2 == 0) { /* once */
-            const uint4 four = ld_16(x.sum + 4 * (b + 4 * i));
-            sum = float_of(four.x) + float_of(four.y) + (float_of(four.z) + float_of(four.w));
-        }
-        two_floats(i ? s.y : s.x, INFER_FMT_F16, v);
-        y[0] = fmaf(both_bytes(e), v[0], y[0]);
-        y[1] = fmaf(both_bytes(e + 2), v[1], y[1]);
-        least[0] = fmaf(-(float)(zeros >> 8 * i & 15u) * v[0], sum, least[0]);
-        least[1] = fmaf(-(float)(zeros >> (8 * i + 4) & 15u) * v[1], sum, least[1]);
+        u4_group(y, least, e, i, s, zeros, x.sum + 4 * b, l % 2 == 0);
     }
-    const float by = x.scale[b / 8];
-    d[0] = fmaf(y[0], by, d[0] + least[0]);
-    d[2] = fmaf(y[1], by, d[2] + least[1]);
+    blocks_end(d, y, least, x.scale[b / 8]);
 }
 
 /* 256 elements, a half of them each call (part); codes are there fourfold (RING_CODE_UNIT), sums by scales below 2^30.
@@ -294,22 +348,16 @@ DEV void step_q6_k(const uchar *w, const x_place &x, int b, int part, float d[4]
             const uint32_t rg = j ? c.z : c.x, rh = j ? c.w : c.y, u = j ? high.y : high.x;
             UNROLL
             for (int k = 0; k < 2; k++) { /* low nibbles and 16 elements, high ones */
-                const uint32_t ng = (k ? rg >> 2 : rg << 2) & 0x3C3C3C3Cu, nh = (k ? rh >> 2 : rh << 2) & 0x3C3C3C3Cu;
                 const int sg = (int)(signed char)(s.x >> 8 * (2 * j + k)),
                           sh = (int)(signed char)(s.y >> 8 * (2 * j + k));
                 int p[4];
-                half_sums(p, and_or(k ? u << 2 : u << 6, 0xC0C0C0C0u, ng), and_or(k ? u : u << 4, 0xC0C0C0C0u, nh),
+                half_sums(p, q6_k_codes(rg, u, 6, k), q6_k_codes(rh, u, 4, k),
                           j ? (k ? xv.w : xv.z) : (k ? xv.y : xv.x));
                 e[0] += p[0] * sg, e[1] += p[1] * sg, e[2] += p[2] * sh, e[3] += p[3] * sh;
             }
         }
     }
-    const float by = x.scale[b / 8];
-    UNROLL
-    for (int h = 0; h < 2; h++) {
-        const float sum = fmaf((float)e[2 * h], 256.0f, (float)e[2 * h + 1]);
-        d[2 * h] = fmaf(sum * half_to_float((uint16_t)ld_u16(w + 3328 + 2 * g + 16 * h)), by, d[2 * h]);
-    }
+    q6_k_end(d, e, w, x.scale[b / 8]);
 }
 
 /* Adds a step's products, or a part's, to d, a row's in two places; b: its first block of 32 elements of x. */
