@@ -134,16 +134,19 @@ typedef struct scratch {
     candidate *c;
 } scratch;
 
-/* One row: the id and its log-probability, the n_top best of the same distribution. ids and lps may be NULL. */
+/* One row: the id and its log-probability, the n_top best of the same distribution, if it asks for them. ids and lps
+ * may be NULL. */
 static void choose(const row *r, const scratch *s, uint32_t n_top, int32_t *id, float *lp, int32_t *ids, float *lps)
 {
     candidate top[64];
     adjust(r, s->z);
-    int64_t have = best(s->z, r->n_vocab, n_top ? n_top : 1, top);
+    const uint32_t asked = r->p.flags & INFER_SAMPLE_NO_TOP ? 0 : n_top;
+    int64_t have = best(s->z, r->n_vocab, asked ? asked : 1, top);
     double lse = have ? log_sum_exp(s->z, r->n_vocab, top[0].z) : 0;
     for (uint32_t t = 0; t < n_top; t++) {
-        ids[t] = t < have ? top[t].id : -1;
-        lps[t] = t < have ? (float)(top[t].z - top[0].z - lse) : NAN;
+        const int there = t < asked && t < have;
+        ids[t] = there ? top[t].id : -1;
+        lps[t] = there ? (float)(top[t].z - top[0].z - lse) : NAN;
     }
     if (!have) {
         *id = -1;
@@ -188,13 +191,8 @@ INFER_REF(sample)
         r.counts = counts_at(&counts, r.p.counts_row);
         if (mask.p && r.p.flags & INFER_SAMPLE_MASKED)
             r.mask = (const uint32_t *)(const void *)infer_view_at(&mask, i);
-        int32_t *tops = top_ids.p ? (int32_t *)(void *)infer_view_at(&top_ids, i) : NULL;
-        int wants = !(r.p.flags & INFER_SAMPLE_NO_TOP);
-        choose(&r, &s, wants ? a.n_top : 0, &ids[i], &lp[i], tops, lps.p ? lps.p[i] : NULL);
-        for (uint32_t t = 0; t < a.n_top && !wants; t++) {
-            tops[t] = -1;
-            lps.p[i][t] = NAN;
-        }
+        choose(&r, &s, a.n_top, &ids[i], &lp[i], top_ids.p ? (int32_t *)(void *)infer_view_at(&top_ids, i) : NULL,
+               lps.p ? lps.p[i] : NULL);
     }
     for (int64_t i = 0; i < rows; i++) { /* only now: rows may share a counts row */
         infer_sample_row p;

@@ -3,10 +3,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
-#include <stdarg.h>
-
-#include "ocl.h"
 #include "unit/unit.h"
+
+#include "ocl_fixture.h"
 
 /* ---- A driver -----------------------------------------------------------------------------------------------------
  */
@@ -106,21 +105,6 @@ static const cl_api api = {.CreateProgramWithSource = create,
 /* ---- What is not under test ---------------------------------------------------------------------------------------
  */
 
-static int complaints;
-
-infer_status ocl_fail(const infer_host *host, infer_status s, const char *fmt, ...)
-{
-    (void)host, (void)fmt;
-    complaints++;
-    return s;
-}
-
-infer_status ocl_status(infer_device *dev, cl_int e, infer_status s, const char *what)
-{
-    (void)dev, (void)what;
-    return e ? s : INFER_OK;
-}
-
 int ocl_cache_read(infer_device *dev, const char *key, void **data, uint64_t *bytes)
 {
     (void)dev, (void)key, (void)data, (void)bytes;
@@ -131,31 +115,6 @@ void ocl_cache_write(infer_device *dev, const char *key, const void *data, uint6
 {
     (void)dev, (void)key, (void)data, (void)bytes;
 }
-
-static void *host_alloc(void *ctx, uint64_t bytes, uint32_t align)
-{
-    (void)ctx, (void)align;
-    return malloc((size_t)bytes);
-}
-
-static void host_free(void *ctx, void *p)
-{
-    (void)ctx;
-    free(p);
-}
-
-static uint64_t host_clock(void *ctx)
-{
-    (void)ctx;
-    return 0;
-}
-
-static void host_log(void *ctx, int32_t level, const char *text)
-{
-    (void)ctx, (void)level, (void)text;
-}
-
-static const infer_host host = {.alloc = host_alloc, .free = host_free, .clock_ns = host_clock, .log = host_log};
 
 /* ---- Tests --------------------------------------------------------------------------------------------------------
  */
@@ -168,7 +127,7 @@ static void open_dev(infer_device *dev, size_t largest)
     memset(dev, 0, sizeof *dev);
     complaints = 0;
     driver.largest = largest;
-    dev->host = &host;
+    dev->host = &ocl_host;
     dev->cl = &api;
     dev->tune = &lanes_tune;
     dev->row_lanes = 512;

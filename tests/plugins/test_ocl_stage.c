@@ -3,11 +3,10 @@
  * signalled behind them. SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
-#include <stdatomic.h>
-#include <time.h>
-
-#include "ocl_timeline.h"
 #include "unit/unit.h"
+
+#include "ocl_fixture.h"
+#include "ocl_timeline.h"
 
 /* ---- A driver -----------------------------------------------------------------------------------------------------
  */
@@ -173,45 +172,11 @@ static const cl_api api = {.CreateBuffer = create_buffer,
 /* ---- What is not under test ---------------------------------------------------------------------------------------
  */
 
-infer_status ocl_fail(const infer_host *host, infer_status s, const char *fmt, ...)
-{
-    (void)host, (void)fmt;
-    return s;
-}
-
-infer_status ocl_status(infer_device *dev, cl_int e, infer_status s, const char *what)
-{
-    (void)dev, (void)what;
-    return e ? s : INFER_OK;
-}
-
 infer_status ocl_fill_bytes(infer_queue *q, const infer_range *dst, uint32_t pattern, uint32_t bytes)
 {
     (void)q, (void)dst, (void)pattern, (void)bytes;
     return INFER_E_UNSUPPORTED;
 }
-
-static void *host_alloc(void *ctx, uint64_t bytes, uint32_t align)
-{
-    (void)ctx, (void)align;
-    return malloc((size_t)bytes);
-}
-
-static void host_free(void *ctx, void *p)
-{
-    (void)ctx;
-    free(p);
-}
-
-static uint64_t host_clock(void *ctx)
-{
-    struct timespec t;
-    (void)ctx;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static const infer_host host = {.alloc = host_alloc, .free = host_free, .clock_ns = host_clock};
 
 /* ---- Tests --------------------------------------------------------------------------------------------------------
  */
@@ -228,7 +193,7 @@ static rig *rig_open(void)
     rig *r = calloc(1, sizeof *r);
     assert_non_null(r);
     memset(&driver, 0, sizeof driver);
-    r->dev.host = &host;
+    r->dev.host = &ocl_host;
     r->dev.cl = &api;
     r->b = (infer_buffer){calloc(1, sizeof(struct _cl_mem)), MEM, 0};
     assert_non_null(r->b.mem);

@@ -1,16 +1,15 @@
 #!/bin/sh
 # The conformance kit to T6 on the first OpenCL device, where there is one. SPDX-License-Identifier: Apache-2.0
-text=`$INFER_BUILDDIR/infer-conform --backend opencl --max-tier T6 2>&1`
+text=`$INFER_BUILDDIR/infer-conform --backend opencl --max-tier T6 -v 2>&1`
 status=$?
-echo "$text"
+echo "$text" | grep -v '^pass'
 case "$text" in
 *"no usable device"* | *"no OpenCL loader"*) exit 77 ;;
 esac
 [ $status = 0 ] || exit $status
 # an op that is answered NO is skipped: what a driver makes of kernels that go through rows shows only here
-for c in 't1.rms_norm*' 't1.softmax*' 't1.argmax*' 't1.sample*'; do
-    text=`$INFER_BUILDDIR/infer-conform --backend opencl --max-tier T1 --case "$c" -v 2>&1`
-    echo "$text" | grep -q '^pass' || { echo "$text"; echo "FAIL $c: none runs"; exit 1; }
+for op in rms_norm softmax argmax sample; do
+    echo "$text" | grep -q "^pass *t1\.$op\." || { echo "FAIL $op: no case runs"; exit 1; }
 done
 # launches that go on in a third dimension
 text=`$INFER_BUILDDIR/infer-conform --backend opencl --set fold=3 --max-tier T3 --case 't[13].*' 2>&1` || { echo "$text"; exit 1; }
