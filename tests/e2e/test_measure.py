@@ -105,7 +105,10 @@ for x in rows:
         check(all(v > 0 for v in reads), "what was read, and what can be", x)
     if not x["n_gen"]:
         check(reads == (None, None), "a prompt is not bound by reading", x)
+        check(x["host_s_per_step"] is None, "nor are its steps counted", x)
     check(x["model_type"].startswith("llama") and x["backends"] == device() and x["n_threads"] >= 1, "columns", x)
+hosts = [x["host_s_per_step"] for x in rows if x["n_gen"]]
+check(any(hosts) and all(v is None or 0 < v < 1 for v in hosts), "what a step costs the engine's thread", hosts)
 out = list(csv.DictReader(io.StringIO(run("infer-bench", *args, "-o", "csv").out)))
 check([x["test"] for x in out] == names and all(float(x["avg_ts"]) > 0 for x in out), "csv", out[:1])
 md = run("infer-bench", *args).out.splitlines()

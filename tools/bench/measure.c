@@ -20,6 +20,7 @@ typedef struct wave {
     uint64_t t_submit, t_all_started; /* when the last sequence had its first token */
     uint64_t counted, t_counted;      /* tokens since then, and when the last of `wanted` came */
     uint64_t wanted;
+    infer_engine_stats from, to; /* as they were then, or a little later */
 } wave;
 
 /* A token that is no control token: any will do for speed. */
@@ -93,6 +94,13 @@ static infer_status take(wave *w, const infer_event *e, infer_error *err)
     return INFER_OK;
 }
 
+static infer_engine_stats stats_of(const wave *w)
+{
+    infer_engine_stats st = {.struct_size = sizeof st};
+    infer_engine_get_stats(w->engine, &st);
+    return st;
+}
+
 static void cancel_all(const wave *w)
 {
     for (uint32_t i = 0; i < w->n_seq; i++)
@@ -129,6 +137,10 @@ static infer_status run_wave(wave *w, const session *s, uint32_t n_seq, uint32_t
             if (t < 0)
                 st = t;
         }
+        if (w->n_started == n_seq && !w->from.struct_size)
+            w->from = stats_of(w);
+        if (w->counted == wanted && !cancelled)
+            w->to = stats_of(w);
     }
     free(w->ids);
     free(w->started);
@@ -147,8 +159,10 @@ static infer_status time_prompt(session *s, uint32_t n_seq, uint32_t prompt, uin
     return st;
 }
 
-infer_status bench_measure(session *s, const bench_test *t, uint64_t *random, double *rate, infer_error *err)
+infer_status bench_measure(session *s, const bench_test *t, uint64_t *random, double *rate, double *host_s,
+                           infer_error *err)
 {
+    *host_s = 0;
     double with = 0, without = 0, tokens = (double)(t->n_prompt ? t->n_prompt : t->n_gen) * t->n_seq;
     infer_status st = INFER_OK;
     /* A short test at a depth is the difference of two short times, which noise can turn round: try again then, and
@@ -162,6 +176,8 @@ infer_status bench_measure(session *s, const bench_test *t, uint64_t *random, do
             wave w;
             st = run_wave(&w, s, t->n_seq, t->depth + 1, -1, (uint64_t)t->n_gen * t->n_seq, random, err);
             with = st == INFER_OK ? (double)(w.t_counted - w.t_all_started) / 1e9 : 0;
+            if (st == INFER_OK && w.to.steps > w.from.steps)
+                *host_s = (double)(w.to.host_ns - w.from.host_ns) / (double)(w.to.steps - w.from.steps) / 1e9;
         }
     }
     if (st >= 0 && with <= without)

@@ -92,7 +92,7 @@ void bench_print_head(enum bench_form form, FILE *f)
     else if (form == BENCH_CSV)
         fprintf(f,
                 "model_filename,model_type,model_size,model_n_params,backends,n_threads,type_k,type_v,n_prompt,n_gen,"
-                "n_depth,n_parallel,test,avg_ts,stddev_ts,read_bytes_per_s,read_limit\n");
+                "n_depth,n_parallel,test,avg_ts,stddev_ts,read_bytes_per_s,read_limit,host_s_per_step\n");
     else
         fprintf(f, "[");
 }
@@ -112,14 +112,15 @@ static void print_json_row(const session *s, const opts *o, const bench_result *
     for (uint32_t i = 0; i < r->n; i++)
         json_array_append_new(samples, json_real(r->samples[i]));
     json_t *row = json_pack(
-        "{s:o, s:s, s:I, s:I, s:s, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:o, s:o, s:o}", "model_filename",
-        utf8_json(s->info.path), "model_type", model, "model_size", (json_int_t)s->info.tensor_bytes, "model_n_params",
-        (json_int_t)s->info.n_params, "backends", where, "n_threads", (json_int_t)threads, "type_k",
+        "{s:o, s:s, s:I, s:I, s:s, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:o, s:o, s:o, s:o}",
+        "model_filename", utf8_json(s->info.path), "model_type", model, "model_size", (json_int_t)s->info.tensor_bytes,
+        "model_n_params", (json_int_t)s->info.n_params, "backends", where, "n_threads", (json_int_t)threads, "type_k",
         cache_type(o, OPT_CACHE_TYPE_K), "type_v", cache_type(o, OPT_CACHE_TYPE_V), "n_prompt",
         (json_int_t)r->test.n_prompt, "n_gen", (json_int_t)r->test.n_gen, "n_depth", (json_int_t)r->test.depth,
         "n_parallel", (json_int_t)r->test.n_seq, "test", test, "avg_ts", r->mean, "stddev_ts", r->sd, "samples_ts",
         samples, "read_bytes_per_s", r->read > 0 ? json_real(r->read) : json_null(), "read_limit",
-        r->read_limit > 0 ? json_real(r->read_limit) : json_null());
+        r->read_limit > 0 ? json_real(r->read_limit) : json_null(), "host_s_per_step",
+        r->host_s > 0 ? json_real(r->host_s) : json_null());
     fprintf(f, "%s\n  ", first ? "" : ",");
     if (row)
         json_dumpf(row, f, JSON_REAL_PRECISION(9));
@@ -159,7 +160,7 @@ void bench_print_row(enum bench_form form, const session *s, const opts *o, cons
         csv_text(cache_type(o, OPT_CACHE_TYPE_V), f);
         fprintf(f, "%u,%u,%u,%u,", r->test.n_prompt, r->test.n_gen, r->test.depth, r->test.n_seq);
         csv_text(test, f);
-        fprintf(f, "%.6f,%.6f,%.0f,%.0f\n", r->mean, r->sd, r->read, r->read_limit);
+        fprintf(f, "%.6f,%.6f,%.0f,%.0f,%.9f\n", r->mean, r->sd, r->read, r->read_limit, r->host_s);
     } else {
         print_json_row(s, o, r, model, where, threads, first, f);
     }
