@@ -73,6 +73,9 @@ infer_status infer_kv_seq_grow(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_mor
                                uint32_t *n_copy);
 /* Forgets tokens from n_tokens on and gives back blocks that hold none. */
 void infer_kv_seq_truncate(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_tokens);
+/* For who grows many sequences by turns: asks memory for what growing this one will read. Twice, with other work
+ * between: first where it lies, then, near, what lies there. */
+void infer_kv_seq_foresee(const infer_kv_pool *p, const infer_kv_seq *s, int near);
 /* Makes `child` (initialised, empty) share all of `parent`'s blocks. INFER_E_INVALID: it is not empty, or too short. */
 infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, infer_kv_seq *child);
 /* Appends a block in use, the first n_tokens of whose tokens become the sequence's; it must end on a block's edge. 0:

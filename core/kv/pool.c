@@ -205,6 +205,17 @@ void infer_kv_seq_truncate(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_tokens)
     set_tokens(p, s, n_tokens);
 }
 
+void infer_kv_seq_foresee(const infer_kv_pool *p, const infer_kv_seq *s, int near)
+{
+    if (!s->n_blocks)
+        return;
+    const int32_t *last = &s->blocks[s->n_blocks - 1];
+    if (near)
+        __builtin_prefetch(&p->refs[*last]);
+    else
+        __builtin_prefetch(last);
+}
+
 infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, infer_kv_seq *child)
 {
     if (child->n_blocks || child->n_tokens || child->max_tokens < parent->n_tokens)

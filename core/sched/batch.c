@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "sched/private.h"
+#include "text/tokenizer.h"
 
 infer_status infer_sched_create(infer_sched *s, const infer_plan *p, const infer_engine_options *o, infer_error *err)
 {
@@ -570,7 +571,12 @@ static void put_running(infer_sched *s, infer_step *st, int which)
     uint32_t n = s->n_running;
     memcpy(s->order, s->running, n * sizeof *s->order);
     for (uint32_t i = 0; i < n; i++) {
+        enum { FAR = 6, NEAR = 3 };
         infer_req *r = s->order[i];
+        if (i + FAR < n)
+            infer_kv_seq_foresee(s->pool, &s->order[i + FAR]->seq, 0);
+        if (i + NEAR < n)
+            infer_kv_seq_foresee(s->pool, &s->order[i + NEAR]->seq, 1);
         const int waits = r->n_computed == r->n_tokens || /* for its last rows, or for its last token */
                           (r->n_made < r->n_tokens && (r->n_tokens == r->cap_tokens || r->beams)); /* or for others */
         if (r->slot < 0 || r->step_rows || waits || (r->beams && !has_prompt(s, r)) ||
@@ -658,6 +664,33 @@ void infer_sched_begin(infer_sched *s, infer_step *st)
         r->tokens[r->n_tokens++] = -1;
         infer_queue_charge(&s->queue, infer_beams_leader(r), OUTPUT_WEIGHT);
     }
+}
+
+/* An entry that makes a token; NULL: there is none, or it makes none. */
+static const infer_batch_entry *maker(const infer_step *st, uint32_t i)
+{
+    const infer_batch_entry *b = i < st->n_batch ? &st->batch[i] : NULL;
+    return b && b->r && b->samples ? b : NULL;
+}
+
+void infer_step_foresee(const infer_step *st, uint32_t i, const infer_step_result *res, const infer_tokenizer *tok)
+{
+    enum { FAR = 8, NEAR = 4, NEXT = 2, LINE = 64 };
+    const infer_batch_entry *far = maker(st, i + FAR), *near = maker(st, i + NEAR), *next = maker(st, i + NEXT);
+    if (!tok)
+        return;
+    if (far) {
+        for (size_t at = 0; at < offsetof(infer_req, sampling); at += LINE)
+            __builtin_prefetch((const char *)far->r + at, 1);
+        infer_tokenizer_foresee(tok, res->ids[far->first_logit + far->n_logits - 1], 0);
+    }
+    if (near && near->r->detok) {
+        __builtin_prefetch(&near->r->tokens[near->r->n_made], 1);
+        infer_detok_foresee(near->r->detok, 0);
+        infer_tokenizer_foresee(tok, res->ids[near->first_logit + near->n_logits - 1], 1);
+    }
+    if (next && next->r->detok)
+        infer_detok_foresee(next->r->detok, 1);
 }
 
 void infer_sched_finish(infer_sched *s, infer_step *st, infer_batch_entry *b)

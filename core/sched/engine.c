@@ -85,7 +85,8 @@ static void note_state(infer_engine *e)
     st->kv_tokens_used = slots > slack ? slots - slack : 0; /* beams that are about to part share a slack */
 }
 
-/* Ends a request that the scheduler knows: its blocks go back, its held text leaves with the last event. */
+/* Ends a request that the scheduler knows: its blocks go back, its held text leaves with the last event. The events are
+ * held. */
 static void finish(infer_engine *e, infer_req *r, uint32_t how, infer_status s, const char *error)
 {
     const char *text = "", *tail = "";
@@ -147,6 +148,7 @@ static void bury(infer_engine *e, const infer_step *st)
 
 static void finish_all(infer_engine *e, uint32_t how, infer_status s, const char *error)
 {
+    infer_events_hold(&e->events);
     while (e->sched.n_running)
         finish(e, infer_beams_leader(e->sched.running[e->sched.n_running - 1]), how, s, error);
     for (infer_req *r; (r = infer_queue_head(&e->sched.queue));)
@@ -244,7 +246,7 @@ static outcome take_token(infer_engine *e, infer_req *r, uint32_t row, const inf
                       .top = e->top,
                       .text = given,
                       .n_text = n_given,
-                      .t = infer_clock_ns()};
+                      .t = now};
     if ((s = infer_events_push(&e->events, &ev)) != INFER_OK)
         return failed(s, "events: no host memory for another token");
     r->tokens[r->n_made++] = id;
@@ -295,6 +297,7 @@ static void turn_beams(infer_engine *e, infer_step *step, const infer_step_resul
         if (b->samples)
             infer_beams_report(b->r, res->top_ids + at, res->top_logprobs + at, res->n_top);
     }
+    infer_events_hold(&e->events);
     for (uint32_t i = 0; i < step->n_batch; i++) {
         if (!step->batch[i].r || !step->batch[i].r->beams)
             continue;
@@ -318,6 +321,7 @@ static void turn_beams(infer_engine *e, infer_step *step, const infer_step_resul
         if (o.finish)
             finish(e, r, o.finish, o.status, o.error);
     }
+    infer_events_tell(&e->events);
 }
 
 static void after_step(infer_engine *e, infer_step *step, const infer_step_result *res, uint64_t step_ns)
@@ -345,14 +349,18 @@ static void after_step(infer_engine *e, infer_step *step, const infer_step_resul
     if (made)
         st->last_token_ns = now;
     pthread_mutex_unlock(&e->lock);
+    /* While nothing is held: a caller may do as it likes with its rows. */
+    for (uint32_t i = 0; i < step->n_batch; i++)
+        if (step->batch[i].r && step->batch[i].r->on_row)
+            give_rows(e, step, &step->batch[i], res);
+    infer_events_hold(&e->events);
     for (uint32_t i = 0; i < step->n_batch; i++) {
         infer_batch_entry *b = &step->batch[i];
         infer_req *r = b->r;
         outcome o = {0};
+        infer_step_foresee(step, i, res, e->tok);
         if (!r)
             continue;
-        if (r->on_row)
-            give_rows(e, step, b, res);
         if (b->samples)
             o = take_tokens(e, step, b, res, now);
         else if (b->first + b->rows == r->n_tokens)
@@ -395,6 +403,7 @@ static void take_cancels(infer_engine *e)
         if (e->stats.cancel_steps < e->n_begun - c.n_begun)
             e->stats.cancel_steps = e->n_begun - c.n_begun;
         pthread_mutex_unlock(&e->lock);
+        infer_events_hold(&e->events);
         finish(e, r, INFER_FINISH_CANCELLED, INFER_E_CANCELLED, NULL);
         infer_events_tell(&e->events);
         pthread_mutex_lock(&e->lock);
@@ -423,6 +432,7 @@ static int take_inbox(infer_engine *e)
 static void step_failed(infer_engine *e, infer_step *step, infer_status s, const char *why)
 {
     if (infer_status_radius(s) < infer_status_radius(INFER_E_QUEUE)) {
+        infer_events_hold(&e->events);
         for (uint32_t i = step->n_batch; i-- > 0;) {
             infer_req *r = step->batch[i].r;
             if (!r)

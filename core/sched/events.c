@@ -81,51 +81,57 @@ void infer_events_unreserve(infer_events *q)
     pthread_mutex_unlock(&q->lock);
 }
 
-/* Appends up to `room` bytes at an 8-byte boundary and gives their place, as an offset in pointer's clothing: the
- * buffer may move. */
+/* Puts bytes and a 0 at an 8-byte boundary and gives their place, as an offset in pointer's clothing: the buffer may
+ * move. There is room: n and PUT. */
+enum { PUT = 8 };
 static const void *put(infer_buf *b, const void *p, size_t n)
 {
-    static const char pad[8] = {0};
-    infer_buf_append(b, pad, (8 - b->n % 8) % 8);
-    size_t at = b->n;
-    infer_buf_append(b, p, n);
-    infer_buf_append(b, pad, 1);
+    const size_t at = b->n;
+    memcpy(b->p + at, p, n);
+    b->n = (at + n + PUT) / PUT * PUT;
+    memset(b->p + at + n, 0, b->n - at - n);
     return (const void *)(uintptr_t)at;
 }
 
 infer_status infer_events_push(infer_events *q, const infer_event *ev)
 {
-    enum { PADDING = 4 * 8 };
+    enum { PADDING = 4 * PUT };
     infer_status s = INFER_OK;
-    infer_event x = *ev;
-    size_t n_error = ev->error ? strlen(ev->error) : 0, top = ev->n_top * sizeof *ev->top;
-    const size_t ids = ev->n_ids * sizeof *ev->ids;
-    pthread_mutex_lock(&q->lock);
+    uint64_t n_text = ev->n_text;
+    size_t n_error = ev->error ? strlen(ev->error) : 0;
+    const size_t top = ev->n_top * sizeof *ev->top, ids = ev->n_ids * sizeof *ev->ids;
     infer_event_page *page = &q->pages[1 - q->front];
+    infer_buf *b = &page->bytes;
     if (ev->type == INFER_EVENT_DONE) {
         const size_t most = INFER_EVENT_DONE_BYTES - PADDING;
         q->reserved--;
         n_error = n_error < most ? n_error : most;
-        x.n_text = x.n_text < most - n_error ? x.n_text : most - n_error;
+        n_text = n_text < most - n_error ? n_text : most - n_error;
     } else if (!page_room(page, 1 + q->reserved,
-                          x.n_text + top + ids + PADDING + (size_t)q->reserved * INFER_EVENT_DONE_BYTES)) {
+                          n_text + top + ids + PADDING + (size_t)q->reserved * INFER_EVENT_DONE_BYTES)) {
         s = INFER_E_NO_MEMORY;
     }
     if (s == INFER_OK) {
-        x.text = put(&page->bytes, ev->text, x.n_text);
-        x.top = put(&page->bytes, ev->top, top);
-        x.ids = put(&page->bytes, ev->ids, ids);
-        if (ev->error)
-            x.error = put(&page->bytes, ev->error, n_error);
-        page->p[page->n++] = x;
+        infer_event *x = &page->p[page->n++];
+        *x = *ev;
+        if (!b->n) /* at 0 is what has no bytes */
+            put(b, "", 0);
+        x->n_text = n_text;
+        x->text = n_text ? put(b, ev->text, n_text) : NULL;
+        x->top = top ? put(b, ev->top, top) : NULL;
+        x->ids = ids ? put(b, ev->ids, ids) : NULL;
+        x->error = ev->error ? put(b, ev->error, n_error) : NULL;
     }
-    pthread_mutex_unlock(&q->lock);
     return s;
+}
+
+void infer_events_hold(infer_events *q)
+{
+    pthread_mutex_lock(&q->lock);
 }
 
 void infer_events_tell(infer_events *q)
 {
-    pthread_mutex_lock(&q->lock);
     if (q->pages[1 - q->front].n)
         pthread_cond_signal(&q->cond);
     pthread_mutex_unlock(&q->lock);

@@ -34,11 +34,13 @@ void infer_events_destroy(infer_events *q);
 infer_status infer_events_reserve(infer_events *q);
 /* Gives it back: the request will not be told of. */
 void infer_events_unreserve(infer_events *q);
-/* Copies an event with its text, alternatives and error text. INFER_E_NO_MEMORY: a TOKEN event was dropped. A DONE
- * event uses the room set aside and cannot fail (text and error are cut to INFER_EVENT_DONE_BYTES in all). A poll that
- * waits hears of it with infer_events_tell: waking a thread costs more than an event does. */
+/* The engine thread has events to push: until infer_events_tell polls, and who submits, wait. */
+void infer_events_hold(infer_events *q);
+/* Between infer_events_hold and infer_events_tell. Copies an event with its text, alternatives and error text.
+ * INFER_E_NO_MEMORY: a TOKEN event was dropped. A DONE event uses the room set aside and cannot fail (text and error
+ * are cut to INFER_EVENT_DONE_BYTES in all). */
 infer_status infer_events_push(infer_events *q, const infer_event *ev);
-/* A waiting poll returns if there are events. */
+/* No more events for now; a waiting poll returns if there are any. */
 void infer_events_tell(infer_events *q);
 /* No more events come: poll returns s once all are delivered. */
 void infer_events_fatal(infer_events *q, infer_status s);

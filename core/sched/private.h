@@ -96,32 +96,56 @@ void infer_runner_describe(const infer_runner *r, uint32_t which, infer_step_inf
 struct infer_batch_entry;
 
 typedef struct infer_req {
-    struct infer_req *next, *prev; /* among those that wait; next: also in the inbox */
-    struct infer_req *id_chain;
-    infer_lane *lane, *lane_record; /* NULL: not known to the queue; owned until the queue takes it for a new lane */
-    uint64_t arrival, admission;    /* number among all that came, among all that started */
-    uint64_t fork_of;               /* the request whose prompt it shares, 0: none */
-    infer_beams *beams;             /* NULL: no beam search; the first member's, which owns it */
-    uint32_t beam;                  /* its number among the members */
-    uint64_t tenant;                /* a hash; 0: nobody's in particular */
-    uint32_t waits, n_passed;       /* n_passed: others who were taken from behind it */
-    uint64_t id;
-    void *user;
-    uint32_t flags;
-    int32_t priority;
-    int32_t *tokens; /* prompt, then output */
+    /* What each step reads or writes of each request is together, ordered by use: hundreds of them do not stay in a
+     * processor's cache. */
+    struct infer_batch_entry *in[2]; /* its rows in the steps of both images; NULL: none */
+    int32_t *tokens;                 /* prompt, then output */
     /* n_tokens counts also the one that a step under way is making (it is -1 until then), n_made does not. */
     uint64_t n_prompt, n_tokens, n_made, cap_tokens;
     uint64_t n_computed; /* tokens whose keys and values are in the cache once all steps that have begun are done */
-    uint64_t n_done;     /* those of steps that are done */
-    int tainted;         /* a step failed: what lies in its blocks is nobody's to use */
-    uint64_t min_tokens;
-    uint64_t n_rows_given; /* prompt positions whose rows the caller has, or the sum */
+
+    uint64_t n_done;    /* those of steps that are done */
+    uint64_t admission; /* number among all that started */
     infer_kv_seq seq;
-    infer_prefix_key key; /* what it shares prefixes under */
-    uint32_t n_known;     /* leading blocks of seq that are the prefix cache's */
-    uint64_t n_cached;    /* prompt tokens that the prefix cache had when it first started */
-    int32_t *places;      /* in host memory, of its blocks; owned; NULL: it is never swapped */
+    uint32_t n_known;   /* leading blocks of seq that are the prefix cache's */
+    int32_t slot;       /* among the running ones: its row of the sampling counts; -1: not running */
+    uint32_t step_rows; /* in the step being built */
+    uint32_t flags;
+
+    infer_beams *beams;    /* NULL: no beam search; the first member's, which owns it */
+    infer_spec_text *spec; /* owned; NULL: it has no drafts */
+    void (*on_row)(void *user, uint64_t pos, const float *row, uint32_t n);
+    infer_detok *detok;
+    infer_lane *lane;
+    uint16_t *counts; /* n_vocab, owned; NULL: no penalties */
+    uint32_t n_top, n_stops, n_stop_ids;
+    uint32_t adapter; /* 0: none */
+
+    uint64_t min_tokens;
+    uint64_t t_first_token;
+    uint64_t id;
+    void *user;
+    int32_t *stop_ids;
+    infer_sample_bias *bias; /* sampling.n_bias, owned */
+    uint32_t output;         /* INFER_OUTPUT_* */
+    int text_stopped;        /* a stop string ended the text */
+    infer_sampling sampling;
+
+    /* Requests at their beginning and end, and those that ask for more. */
+    struct infer_req *next, *prev; /* among those that wait; next: also in the inbox */
+    struct infer_req *id_chain;
+    infer_lane *lane_record;  /* NULL: not known to the queue; owned until the queue takes it for a new lane */
+    uint64_t arrival;         /* number among all that came */
+    uint64_t fork_of;         /* the request whose prompt it shares, 0: none */
+    uint32_t beam;            /* its number among the members */
+    uint64_t tenant;          /* a hash; 0: nobody's in particular */
+    uint32_t waits, n_passed; /* n_passed: others who were taken from behind it */
+    int32_t priority;
+    int tainted;           /* a step failed: what lies in its blocks is nobody's to use */
+    uint64_t n_rows_given; /* prompt positions whose rows the caller has, or the sum */
+    infer_prefix_key key;  /* what it shares prefixes under */
+    uint64_t n_cached;     /* prompt tokens that the prefix cache had when it first started */
+    int32_t *places;       /* in host memory, of its blocks; owned; NULL: it is never swapped */
     uint32_t n_places;
     uint64_t n_swapped; /* tokens in them */
     /* Nodes of the prefix tree that it had read from the file, or waits for; owned, NULL: there is no file. n_seen: the
@@ -129,30 +153,14 @@ typedef struct infer_req {
     infer_prefix_ref *nodes;
     uint32_t n_nodes, n_seen;
     int is_aside, was_aside;
-    int32_t slot; /* among the running ones: its row of the sampling counts; -1: not running */
-    infer_sampling sampling;
-    infer_sample_bias *bias; /* sampling.n_bias, owned */
-    uint16_t *counts;        /* n_vocab, owned; NULL: no penalties */
-    int counts_stale;        /* the device's row must be set before the next sample */
+    int counts_stale; /* the device's row must be set before the next sample */
     char *stops[INFER_MAX_STOPS];
-    uint32_t n_stops;
-    int32_t *stop_ids;
-    uint32_t n_stop_ids;
-    uint32_t n_top;
-    infer_detok *detok;
-    infer_buf held;   /* text given out by the last call, then text that may begin a stop string */
-    int text_stopped; /* a stop string ended the text */
-    size_t n_held;    /* bytes at its end that are not given out */
-    uint32_t output;  /* INFER_OUTPUT_* */
-    uint32_t adapter; /* 0: none */
-    void (*on_row)(void *user, uint64_t pos, const float *row, uint32_t n);
+    infer_buf held; /* text given out by the last call, then text that may begin a stop string */
+    size_t n_held;  /* bytes at its end that are not given out */
     void *row_user;
     double *sum;   /* INFER_OUTPUT_POOLED: of the rows so far, n_embd, owned */
     float *pooled; /* their mean, owned */
-    uint64_t t_submit, t_first_run, t_first_token;
-    infer_spec_text *spec;           /* owned; NULL: it has no drafts */
-    uint32_t step_rows;              /* in the step being built */
-    struct infer_batch_entry *in[2]; /* its rows in the steps of both images; NULL: none */
+    uint64_t t_submit, t_first_run;
     struct infer_req *next_dead;
 } infer_req;
 
@@ -163,9 +171,10 @@ infer_status infer_req_create(const infer_request *r, const infer_tokenizer *tok
 void infer_req_destroy(infer_req *r);
 /* Whether generation ends at this id by an end token or a stop id. */
 int infer_req_is_end(const infer_req *r, const infer_tokenizer *tok, int32_t id);
-/* Takes text in; gives out what is certain (*p, *n: valid until the next call) and whether a stop string ended it. */
+/* Takes text in; gives out what is certain (*p, *n: valid until the next call, and no longer than `text`) and whether a
+ * stop string ended it. */
 infer_status infer_req_text(infer_req *r, const char *text, size_t n_text, const char **p, size_t *n, int *stopped);
-/* What is still held at the end, with the last text of all (none where a stop string ended it). */
+/* What is still held at the end, with the last text of all (none where a stop string ended it). Valid as above. */
 void infer_req_flush(infer_req *r, const char *tail, size_t n_tail, const char **p, size_t *n);
 /* Rebuilds `counts` from the tokens so far. */
 void infer_req_count(infer_req *r, uint32_t n_vocab);
@@ -259,6 +268,10 @@ void infer_sched_fill_ids(infer_step *st, const int32_t *sampled, uint32_t n_voc
 void infer_sched_note_time(infer_sched *s, const infer_step_image *im, uint64_t ns);
 /* The step begins: requests count its rows as computed, and its tokens as there. */
 void infer_sched_begin(infer_sched *s, infer_step *st);
+/* For who takes the tokens of a step that is done, entry by entry, and is at entry i: asks memory for what entries
+ * further on will read. Hundreds of requests do not stay in a cache, and the texts of their ids are anywhere. tok: NULL
+ * without texts. */
+void infer_step_foresee(const infer_step *st, uint32_t i, const infer_step_result *res, const infer_tokenizer *tok);
 /* A request's rows of a step are computed: blocks that they filled are others' to share. */
 void infer_sched_finish(infer_sched *s, infer_step *st, infer_batch_entry *b);
 /* A step that was built does not begin, or is void: its requests start again. */

@@ -226,13 +226,18 @@ static size_t may_begin_stop(const infer_req *r)
 infer_status infer_req_text(infer_req *r, const char *text, size_t n_text, const char **p, size_t *n, int *stopped)
 {
     infer_buf *b = &r->held;
+    *stopped = 0;
+    if (!r->n_stops) { /* nothing is ever held */
+        *p = text;
+        *n = n_text;
+        return INFER_OK;
+    }
     drop_given(b, b->n - r->n_held);
     infer_buf_append(b, text, n_text);
     if (b->failed) {
         b->failed = 0;
         return INFER_E_NO_MEMORY;
     }
-    *stopped = 0;
     size_t give = b->n - may_begin_stop(r), first = 0, end = SIZE_MAX;
     /* The text ends where a stop string is complete first, however the text was cut into pieces. */
     for (uint32_t i = 0; i < r->n_stops; i++) {
@@ -261,6 +266,11 @@ void infer_req_flush(infer_req *r, const char *tail, size_t n_tail, const char *
     const char *given;
     size_t n_given = 0;
     int stopped;
+    if (!r->n_stops) {
+        *p = tail;
+        *n = n_tail;
+        return;
+    }
     if (!r->text_stopped && n_tail && infer_req_text(r, tail, n_tail, &given, &n_given, &stopped) == INFER_OK)
         r->n_held += n_given;
     drop_given(b, b->n - r->n_held);

@@ -49,18 +49,23 @@ static void token_bytes(const infer_tokenizer *t, int32_t id, infer_buf *b, int 
         }
     }
     if (d->byte_level) {
-        size_t start = b->n;
-        for (size_t i = 0; i < s.n;) {
+        char *to = infer_buf_reserve(b, s.n); /* a byte is one character or more */
+        size_t n = 0;
+        for (size_t i = 0; to && i < s.n;) {
             uint32_t cp;
             int k = infer_utf8_next(s.p + i, s.n - i, &cp);
             int v = k > 0 ? infer_char_to_byte(cp) : -1;
             if (v < 0) { /* not of the alphabet (an added token): the text itself */
-                b->n = start;
-                infer_buf_append(b, s.p, s.n);
-                return;
+                memcpy(to, s.p, s.n);
+                n = s.n;
+                break;
             }
-            infer_buf_putc(b, (char)v);
+            to[n++] = (char)v;
             i += (size_t)k;
+        }
+        if (to) {
+            to[n] = 0;
+            b->n += n;
         }
         return;
     }
@@ -176,6 +181,29 @@ static void push(infer_detok *d, int32_t id)
     feed(d, d->piece.p, d->piece.n, single);
     if (!d->t->decoder.byte_level && !single)
         give_up(d, 0); /* a piece is text by itself */
+}
+
+void infer_tokenizer_foresee(const infer_tokenizer *t, int32_t id, int near)
+{
+    if (id < 0 || (uint32_t)id >= t->pieces.n)
+        return;
+    if (near) {
+        __builtin_prefetch(infer_pieces_get(&t->pieces, (uint32_t)id).p);
+    } else {
+        __builtin_prefetch(&t->pieces.piece[id]);
+        __builtin_prefetch(&t->pieces.type[id]);
+    }
+}
+
+void infer_detok_foresee(const infer_detok *d, int near)
+{
+    if (near) {
+        __builtin_prefetch(d->piece.p, 1);
+        __builtin_prefetch(d->out.p, 1);
+    } else {
+        __builtin_prefetch(d, 1);
+        __builtin_prefetch((const char *)(d + 1) - 1, 1);
+    }
 }
 
 infer_status infer_detok_push(infer_detok *d, int32_t id, const char **text, size_t *n)

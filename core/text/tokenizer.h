@@ -96,4 +96,9 @@ static inline int infer_tokenizer_is_special(const infer_tokenizer *t, int32_t i
     return t->pieces.type[id] == INFER_TOKEN_CONTROL || t->pieces.type[id] == INFER_TOKEN_UNKNOWN;
 }
 
+/* For who pushes ids of many texts by turns: asks memory for what a push will read of an id, and of a detok, so that it
+ * does not wait there. Twice, with other work between: first where it lies, then, near, what lies there. */
+void infer_tokenizer_foresee(const infer_tokenizer *t, int32_t id, int near);
+void infer_detok_foresee(const infer_detok *d, int near);
+
 #endif

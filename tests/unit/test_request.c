@@ -324,6 +324,14 @@ static infer_event done_event(uint64_t id, const char *text, const char *error)
     return (infer_event){.id = id, .type = INFER_EVENT_DONE, .text = text, .n_text = strlen(text), .error = error};
 }
 
+static infer_status push(infer_events *q, const infer_event *e)
+{
+    infer_events_hold(q);
+    const infer_status s = infer_events_push(q, e);
+    infer_events_tell(q);
+    return s;
+}
+
 static void test_events(void **state)
 {
     (void)state;
@@ -348,13 +356,13 @@ static void test_events(void **state)
             infer_event e = token_event(sent, (int32_t)sent, text);
             e.top = top;
             e.n_top = rng_below(&r, 4);
-            assert_int_equal(infer_events_push(&q, &e), INFER_OK);
+            assert_int_equal(push(&q, &e), INFER_OK);
         }
         for (uint32_t i = rng_below(&r, 9); i > 0; i--, done++)
             assert_int_equal(infer_events_reserve(&q), INFER_OK);
         for (uint32_t i = done > ended ? rng_below(&r, (uint32_t)(done - ended) + 1) : 0; i > 0; i--, ended++) {
             infer_event e = done_event(sent, "last", i % 2 ? "why" : NULL);
-            assert_int_equal(infer_events_push(&q, &e), INFER_OK);
+            assert_int_equal(push(&q, &e), INFER_OK);
         }
         if (round % 3 == 0)
             continue;
@@ -375,7 +383,7 @@ static void test_events(void **state)
     infer_events_fatal(&q, INFER_E_DEVICE_LOST);
     infer_events_fatal(&q, INFER_E_QUEUE); /* the first one stays */
     infer_event e = token_event(0, 0, "after");
-    assert_int_equal(infer_events_push(&q, &e), INFER_OK);
+    assert_int_equal(push(&q, &e), INFER_OK);
     assert_int_equal(infer_events_poll(&q, 0, &ev, &n), INFER_OK); /* what there is comes first */
     assert_true(n > 0);
     assert_int_equal(infer_events_poll(&q, -1, &ev, &n), INFER_E_DEVICE_LOST);
@@ -408,13 +416,13 @@ static void test_events_no_memory(void **state)
         for (int i = 0; i < REQUESTS; i++) {
             for (int k = 0; k < 20; k++) {
                 infer_event e = token_event((uint64_t)i, k, "some text of a token");
-                infer_status s = infer_events_push(&q, &e);
+                infer_status s = push(&q, &e);
                 assert_true(s == INFER_OK || s == INFER_E_NO_MEMORY);
                 *(s ? &dropped : &tokens) += 1;
             }
             infer_event e = i % 2 ? done_event((uint64_t)i, "", why) : done_event((uint64_t)i, text, NULL);
             e.n_text = i % 2 ? 0 : sizeof text;
-            assert_int_equal(infer_events_push(&q, &e), INFER_OK);
+            assert_int_equal(push(&q, &e), INFER_OK);
             if (poll_between && i % 30 == 0) {
                 assert_int_equal(infer_events_poll(&q, 0, &ev, &n), INFER_OK);
                 for (uint32_t k = 0; k < n; k++)

@@ -204,7 +204,8 @@ typedef struct infer_event {
      * what was held back, HYPOTHESIS all of it. */
     const char *text;
     uint64_t n_text;
-    uint64_t t; /* when it came to be, however late it is polled: those of one request rise */
+    uint64_t t; /* when it came to be, however late it is polled; of tokens, when their step was
+                 * known to be done: those of one request do not fall */
     /* DONE only */
     const char *error; /* text for status */
     /* n_cached: prompt tokens that the prefix cache had when it started; n_generated: of a beam search, of all
