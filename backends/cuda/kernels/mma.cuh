@@ -81,15 +81,19 @@ template <int FMT> DEV void mma_emulated(float d[FRAG], const uint32_t *a, const
 {
     const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
     const unsigned char *all = simt::exchange(mine, sizeof mine, __LINE__);
-    for (int i = 0; i < 4; i++)
+    float x[2][16], y[2][16]; /* the two rows and the two columns of this thread's four */
+    for (int i = 0; i < 2; i++)
         for (int k = 0; k < 16; k++) {
-            int r = frag_row(i), c = frag_col(i);
-            uint32_t av, bv;
-            memcpy(&av, all + 64 * (r % 8 * 4 + k % 8 / 2) + 4 * (r / 8 + k / 8 * 2), 4);
-            memcpy(&bv, all + 64 * (c * 4 + k % 8 / 2) + 16 + 4 * (k / 8), 4);
-            d[i] = fmaf(frag_float<FMT>((uint16_t)(av >> k % 2 * 16)), frag_float<FMT>((uint16_t)(bv >> k % 2 * 16)),
-                        d[i]);
+            const int r = frag_row(2 * i), c = frag_col(i);
+            uint16_t av, bv;
+            memcpy(&av, all + 64 * (r % 8 * 4 + k % 8 / 2) + 4 * (r / 8 + k / 8 * 2) + 2 * (k % 2), 2);
+            memcpy(&bv, all + 64 * (c * 4 + k % 8 / 2) + 16 + 4 * (k / 8) + 2 * (k % 2), 2);
+            x[i][k] = frag_float<FMT>(av);
+            y[i][k] = frag_float<FMT>(bv);
         }
+    for (int i = 0; i < FRAG; i++)
+        for (int k = 0; k < 16; k++) /* the product of two halves is exact */
+            d[i] = FMT == INFER_FMT_F16 ? d[i] + x[i / 2][k] * y[i % 2][k] : fmaf(x[i / 2][k], y[i % 2][k], d[i]);
 }
 #endif
 
