@@ -20,4 +20,5 @@ AS_CASE([$infer_simt$enable_sanitizer],[yes*thread*],
 CXXFLAGS=$infer_save_CXXFLAGS
 AS_IF([test "x$enable_werror" = xyes],[INFER_CXXFLAGS="$INFER_CXXFLAGS -Werror"])
 AC_SUBST([INFER_CXXFLAGS])
+AM_CONDITIONAL([EMULATION],[test $infer_simt = yes])
 AM_CONDITIONAL([SIMT],[test $infer_simt_tests = yes])
