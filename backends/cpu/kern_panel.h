@@ -10,7 +10,12 @@
 
 #include "panel.h"
 
+/* Shapes are to be constants in every loop: for speed only, and instrumented such copies take a compiler minutes. */
+#ifdef __SANITIZE_ADDRESS__
+#define INLINE static inline __attribute__((unused))
+#else
 #define INLINE static inline __attribute__((always_inline))
+#endif
 
 /* Before a loop of a few turns over vectors that must stay in registers: optimisation level 2 would leave it a loop. */
 #ifdef __clang__
