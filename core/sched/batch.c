@@ -286,6 +286,12 @@ static void put_draft_sampling(infer_step_image *im, const infer_req *r, uint32_
         o->bias_count = r->sampling.n_bias; /* these are first */
 }
 
+static uint32_t prompt_rows(const infer_req *r, uint32_t n)
+{
+    const uint64_t left = r->n_prompt > r->n_computed ? r->n_prompt - r->n_computed : 0;
+    return left < n ? (uint32_t)left : n;
+}
+
 /* Adds `n` rows of a request, and n_drafts more, for which there is room, to the image. */
 static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n, uint32_t n_drafts)
 {
@@ -299,6 +305,7 @@ static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n, u
                              .admission = r->admission,
                              .rows = n,
                              .first_logit = im->n_logits,
+                             .prompt_rows = prompt_rows(r, n),
                              .n_drafts = n_drafts,
                              .samples = r->n_computed + n - n_drafts == r->n_tokens && r->n_tokens < r->cap_tokens};
     st->n_drafts += n_drafts;

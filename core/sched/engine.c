@@ -275,13 +275,6 @@ static outcome take_tokens(infer_engine *e, const infer_step *step, infer_batch_
     return o;
 }
 
-/* Rows of an entry, which is somebody's, that read its prompt. */
-static uint64_t prompt_rows(const infer_batch_entry *b)
-{
-    const uint64_t end = b->first + b->rows, n = b->r->n_prompt;
-    return b->first >= n ? 0 : (end < n ? end : n) - b->first;
-}
-
 /* Beams of a step that is done choose who goes on, so that they can join the next one before it begins. Those that are
  * over end here: nothing of them is in a step any more. */
 static void turn_beams(infer_engine *e, infer_step *step, const infer_step_result *res)
@@ -290,7 +283,7 @@ static void turn_beams(infer_engine *e, infer_step *step, const infer_step_resul
         infer_batch_entry *b = &step->batch[i];
         if (!b->r || !b->r->beams)
             continue;
-        step->beam_prompt += prompt_rows(b);
+        step->beam_prompt += b->prompt_rows;
         step->beam_made += b->samples != 0;
         infer_sched_finish(&e->sched, step, b);
         const size_t at = (size_t)(b->first_logit + b->n_logits - 1) * res->n_top;
@@ -332,7 +325,7 @@ static void after_step(infer_engine *e, infer_step *step, const infer_step_resul
     /* The step's figures stand before anybody hears of its tokens. */
     for (uint32_t i = 0; i < step->n_batch; i++) {
         const infer_batch_entry *b = &step->batch[i];
-        prompt += b->r ? prompt_rows(b) : 0;
+        prompt += b->r ? b->prompt_rows : 0;
         made += (uint64_t)(b->r && b->samples);
     }
     pthread_mutex_lock(&e->lock);
@@ -350,7 +343,7 @@ static void after_step(infer_engine *e, infer_step *step, const infer_step_resul
         st->last_token_ns = now;
     pthread_mutex_unlock(&e->lock);
     /* While nothing is held: a caller may do as it likes with its rows. */
-    for (uint32_t i = 0; i < step->n_batch; i++)
+    for (uint32_t i = 0; i < step->n_batch && (step->x.want_logits || step->x.want_hidden); i++)
         if (step->batch[i].r && step->batch[i].r->on_row)
             give_rows(e, step, &step->batch[i], res);
     infer_events_hold(&e->events);

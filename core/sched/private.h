@@ -188,7 +188,8 @@ typedef struct infer_batch_entry {
     uint64_t token_at;  /* position of the token that it samples */
     uint64_t admission; /* of the request when the step was built */
     uint32_t rows, first_logit, n_logits;
-    uint32_t n_drafts; /* of its rows, the last ones: tokens that are proposed. It samples behind each */
+    uint32_t prompt_rows; /* of its rows, those that read the prompt */
+    uint32_t n_drafts;    /* of its rows, the last ones: tokens that are proposed. It samples behind each */
     int samples;
 } infer_batch_entry;
 
