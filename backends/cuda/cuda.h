@@ -130,6 +130,7 @@ struct infer_queue {
     uint32_t op;                          /* number of the op that is recorded */
     cuda_norm norm;
     cuda_ropes ropes;
+    int handed; /* the next product by cuda_gemm.c finds its x in panels */
 };
 
 struct infer_device {
@@ -156,6 +157,7 @@ struct infer_device {
     uint32_t n_weights; /* streams under way */
     int attn_many;      /* prompts by kernels/attn_many.cu */
     int packed;         /* weights are packed where they can be */
+    int panels;         /* x of products of many rows comes in their layout where it can */
     int early;          /* kernels may begin before their predecessor ends */
     int deterministic;  /* a row's result may not depend on which other rows run with it */
 };
@@ -334,10 +336,16 @@ int cuda_makes_ropes(infer_device *dev, const infer_op_desc *rope, const infer_o
 int cuda_gemm_takes(const infer_device *dev, const infer_op_desc *op, uint32_t weight, int64_t rows);
 /* Bytes of scratch for operand 0's rows and that weight; 0: not its. */
 uint64_t cuda_gemm_scratch(const infer_device *dev, const infer_op_desc *op, uint32_t weight);
+/* Whether who makes the x of that product may write it in panels, in `room` bytes, and which: where a row needs no
+ * scale, which is known when all of it is. */
+int cuda_gemm_panels(const infer_device *dev, const infer_op_desc *op, uint32_t weight, int64_t rows, uint64_t room,
+                     lp_panels *out);
 /* The launches of a product, or of several, as launch_fill_product and launch_fill_products have filled them in. at:
- * where the call's scratch is free. */
+ * where the call's scratch is free. Where the queue says that x was handed over, it lies where its rows would, in
+ * panels. panels: gate and up hand their result over so; NULL: rows. */
 infer_status cuda_gemm_one(launch_call *c, infer_format f, const lp_mm *m, const int which[10], uint64_t at);
-infer_status cuda_gemm_several(launch_call *c, infer_format f, const lp_mms *m, const int which[11], uint64_t at);
+infer_status cuda_gemm_several(launch_call *c, infer_format f, const lp_mms *m, const int which[11], uint64_t at,
+                               const lp_panels *panels);
 
 /* ---- cuda_ring.c: products of few rows by packed weights ---- */
 

@@ -58,7 +58,9 @@ infer_status cuda_dev_open(const infer_host *host, uint32_t index, infer_device 
     dev->capture.dev = dev;
     const char *packed = host->config_get(host->ctx, "packed");
     const char *many = host->config_get(host->ctx, "attn_many");
+    const char *panels = host->config_get(host->ctx, "panels");
     dev->packed = !packed || strcmp(packed, "0");
+    dev->panels = !panels || strcmp(panels, "0");
     const char *same = host->config_get(host->ctx, "deterministic");
     dev->deterministic = same && strcmp(same, "0") != 0;
     dev->attn_many = !(many && !strcmp(many, "0")) && !dev->deterministic; /* takes rows by how many a sequence has */

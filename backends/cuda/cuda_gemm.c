@@ -14,6 +14,7 @@ enum {
     FEW = 2,
     READ_BOUND = 64, /* up to so many, reading the weights takes longer than products of 16 bits */
     CLUSTER = 2,
+    EDGE = 128 * CLUSTER, /* rows of a tile's weights */
     X_THREADS = 256,
     X_PIECES = 64,
     ROW_THREADS = 512,
@@ -78,7 +79,7 @@ static uint32_t tile_of(uint32_t f, int64_t rows)
 static uint32_t grid_of(const infer_device *dev)
 {
     uint32_t n = dev->tune.sms / CLUSTER * CLUSTER;
-    return n ? n : CLUSTER;
+    return !n ? CLUSTER : n < GEMM_BLOCKS ? n : GEMM_BLOCKS;
 }
 
 /* The same for `tm` tiles along the weights' rows. Tiles that are not cut along K may leave clusters without work:
@@ -104,7 +105,7 @@ static uint64_t aligned(uint64_t bytes)
 
 /* What lies in scratch from `at` on. */
 typedef struct gemm_places {
-    uint64_t x, scale, count, part, end;
+    uint64_t x, scale, part, end;
 } gemm_places;
 
 /* tile: by number; a smaller one takes no more room. */
@@ -112,9 +113,8 @@ static gemm_places places_of(const infer_device *dev, uint32_t f, int64_t k, int
 {
     uint32_t tile = 16u << number, grid = grid_of(dev);
     gemm_places p = {.x = at};
-    p.scale = p.x + (uint64_t)cuda_div_up(rows, tile) * x_steps(f, k) * 128 * tile;
-    p.count = aligned(p.scale + (uint64_t)rows * 4);
-    p.part = aligned(p.count + GEMM_COUNTERS(grid) * 4);
+    p.scale = p.x + GEMM_X_BYTES(rows, tile, x_steps(f, k));
+    p.part = aligned(p.scale + (uint64_t)rows * 4);
     p.end = dev->deterministic ? p.part : aligned(p.part + GEMM_PART_BYTES(grid, tile));
     return p;
 }
@@ -137,12 +137,25 @@ uint64_t cuda_gemm_scratch(const infer_device *dev, const infer_op_desc *op, uin
     return places_of(dev, f, w->shape[1], rows, tile, 0).end;
 }
 
-static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const int which[11], const lp_tensor *x,
+int cuda_gemm_panels(const infer_device *dev, const infer_op_desc *op, uint32_t weight, int64_t rows, uint64_t room,
+                     lp_panels *out)
+{
+    const infer_tensor_desc *w = launch_tensor_desc(op, weight);
+    if (!dev->panels || w->format != INFER_FMT_BF16 || !cuda_gemm_takes(dev, op, weight, rows) ||
+        (op->op == INFER_OP_MATMUL && act_format_of(op) == INFER_FMT_F32))
+        return 0;
+    const int32_t steps = (int32_t)x_steps(w->format, w->shape[1]);
+    const int32_t tile = 16 << tile_among(dev, w->format, rows, cuda_div_up(w->shape[0], EDGE));
+    *out = gemm_panels(tile, steps);
+    return GEMM_X_BYTES(rows, tile, steps) <= room;
+}
+
+static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const int which[9], const lp_tensor *x,
                          int x_operand, uint64_t at)
 {
     const uint32_t f = row_of(c->dev, c->op, w, p->rows.cap);
     const gemm_row *row = &kernels_of[f];
-    const int64_t edge = (p->kind == LP_MMS_GLU ? 64 : 128) * CLUSTER;
+    const int64_t edge = p->kind == LP_MMS_GLU ? EDGE / 2 : EDGE;
     uint32_t grid = grid_of(c->dev), rows = (uint32_t)p->rows.cap, tm = 0;
     for (int i = 0; i < (p->kind == LP_MMS_GLU ? 1 : 3); i++)
         tm += cuda_div_up(p->n[i], edge);
@@ -152,19 +165,24 @@ static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const in
                        .rows = p->rows,
                        .to_off = places.x,
                        .scale_off = places.scale,
-                       .count_off = places.count,
                        .k = p->k,
                        .steps = (int32_t)x_steps(f, p->k),
                        .tile = 16 << tile,
-                       .counters = (int32_t)GEMM_COUNTERS(grid),
                        .mixed = f == INFER_FMT_F8_WIDE};
     cuda_launch l;
     infer_status s;
-    cuda_norm *norm = &((infer_queue *)c->to)->norm;
+    infer_queue *queue = c->to;
+    cuda_norm *norm = &queue->norm;
     uint32_t x_kernel = row->x;
-    p->x_off = places.x;
+    int list[12];
+    const int handed = queue->handed;
+    queue->handed = 0;
+    memcpy(list, which, 9 * sizeof *list);
+    list[9] = handed ? x_operand : -3;
+    list[10] = -3;
+    list[11] = -1;
+    p->x_off = handed ? x->off : places.x;
     p->scale_off = places.scale;
-    p->count_off = places.count;
     p->part_off = places.part;
     p->whole = c->dev->deterministic;
     if (norm->kept && x_operand == 0) {
@@ -181,12 +199,14 @@ static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const in
         l.ptr[1] = norm->w;
         norm->kept--;
     }
-    if (x_kernel == CUDA_K_gemm_x_bf16)
+    if (handed)
+        s = INFER_OK;
+    else if (x_kernel == CUDA_K_gemm_x_bf16)
         s = cuda_emit(c, &l, cuda_div_up(8 * (int64_t)px.steps, X_PIECES), cuda_walked(cuda_div_up(rows, 8)), 1,
                       X_THREADS, 1, 1);
     else
         s = cuda_emit(c, &l, rows, 1, 1, ROW_THREADS, 1, 1);
-    cuda_launch_init(&l, c, row->tile[tile], which, 11, p, sizeof *p);
+    cuda_launch_init(&l, c, row->tile[tile], list, 12, p, sizeof *p);
     l.shared = row->shared[tile];
     l.late =
         tile >= 3; /* blocks that come early are in the way of large products: 3.27 ms instead of 2.87 at 8192 rows */
@@ -205,22 +225,21 @@ infer_status cuda_gemm_one(launch_call *c, infer_format f, const lp_mm *m, const
                     .n_epi = m->n_epi,
                     .scale = m->scale,
                     .by_row = m->by_row};
-    const int list[11] = {which[1], -2, -2, which[3], which[4], which[5], which[8], which[6], which[7], -3, -1};
+    const int list[9] = {which[1], -2, -2, which[3], which[4], which[5], which[8], which[6], which[7]};
     memcpy(p.epi, m->epi, sizeof p.epi);
     return gemm(c, f, &p, list, &m->x, which[0], at);
 }
 
-infer_status cuda_gemm_several(launch_call *c, infer_format f, const lp_mms *m, const int which[11], uint64_t at)
+infer_status cuda_gemm_several(launch_call *c, infer_format f, const lp_mms *m, const int which[11], uint64_t at,
+                               const lp_panels *panels)
 {
     gemm_block p = {
         .rows = m->rows, .k = m->k, .kind = m->kind, .act = m->act, .limit = m->limit, .scale = 1, .by_row = m->by_row};
-    int list[11];
     memcpy(p.y, m->y, sizeof p.y);
     memcpy(p.bias, m->bias, sizeof p.bias);
     memcpy(p.w_off, m->w_off, sizeof p.w_off);
     memcpy(p.n, m->n, sizeof p.n);
-    memcpy(list, which + 1, 9 * sizeof *list);
-    list[9] = -3;
-    list[10] = -1;
-    return gemm(c, f, &p, list, &m->x, which[0], at);
+    if (panels)
+        p.panels = *panels;
+    return gemm(c, f, &p, which + 1, &m->x, which[0], at);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cuda.h"
+#include "gemm.h"
 #include "ring.h"
 
 enum { WAVE = 32, WAVES = 4, TILE = 128, TILE_THREADS = 256, FEW = 32 /* rows; more go in tiles */ };
@@ -126,9 +127,10 @@ static infer_status multiply(launch_call *c, const launch_product *m)
                      WAVE, parts, WAVES / parts);
 }
 
-/* Several products of operand 0 in one launch; act: of gate and up, whose activated product is stored (out[0]). */
+/* Several products of operand 0 in one launch; act: of gate and up, whose activated product is stored (out[0]), perhaps
+ * in panels. */
 static infer_status multiply_several(launch_call *c, uint32_t n, int bias, int y, const lp_tensor *out,
-                                     const infer_attrs_act *act)
+                                     const infer_attrs_act *act, const lp_panels *panels)
 {
     infer_format w = launch_tensor_desc(c->op, 1)->format;
     cuda_launch l;
@@ -143,7 +145,7 @@ static infer_status multiply_several(launch_call *c, uint32_t n, int bias, int y
         p.limit = act->limit;
     }
     if (cuda_gemm_takes(c->dev, c->op, 1, p.rows.cap))
-        return cuda_gemm_several(c, w, &p, which, gemm_at(c->op));
+        return cuda_gemm_several(c, w, &p, which, gemm_at(c->op), panels);
     if (cuda_ring_takes(c->dev, c->op, 1))
         return cuda_ring_several(c, w, n > 2 ? launch_tensor_desc(c->op, 3)->format : w, &p, which);
     if (streams(c->dev, w, p.k, p.wide)) {
@@ -227,7 +229,7 @@ void cuda_check_qkv(infer_device *dev, const infer_op_desc *op, infer_op_answer 
 infer_status cuda_run_qkv(launch_call *c)
 {
     const int n = (int)joined(c->dev, c->op, 3);
-    infer_status s = n ? multiply_several(c, (uint32_t)n, 4, (int)c->op->n_in, NULL, NULL) : INFER_OK;
+    infer_status s = n ? multiply_several(c, (uint32_t)n, 4, (int)c->op->n_in, NULL, NULL, NULL) : INFER_OK;
     for (int i = n; i < 3 && !s; i++) {
         int bias = 4 + i;
         int biased = bias < (int)c->op->n_in && launch_present(c->op, (uint32_t)bias);
@@ -266,6 +268,9 @@ infer_status cuda_run_gated_mlp(launch_call *c)
         .off = c->scratch_off, .s0 = (int64_t)width * 4, .n1 = 1, .n2 = 1, .width = width, .fmt = INFER_FMT_F32};
     lp_tensor up = gate;
     infer_attrs_act act;
+    infer_queue *queue = c->to;
+    lp_panels panels;
+    int handed = 0;
     infer_status s;
     up.off += hidden_bytes(op);
     launch_attrs(op, &act, sizeof act);
@@ -273,8 +278,13 @@ infer_status cuda_run_gated_mlp(launch_call *c)
         if (rounds_to_bf16(c->dev, op)) {
             gate.s0 = (int64_t)width * 2;
             gate.fmt = INFER_FMT_BF16;
+            handed = launch_tensor_desc(op, 1)->format == INFER_FMT_BF16 &&
+                     cuda_gemm_panels(c->dev, op, 3, c->rows.cap, 2 * hidden_bytes(op), &panels);
         }
-        s = multiply_several(c, 2, -2, -3, (const lp_tensor[]){gate, up}, &act);
+        if (handed)
+            gate.s0 = GEMM_LINE_BYTES;
+        s = multiply_several(c, 2, -2, -3, (const lp_tensor[]){gate, up}, &act, handed ? &panels : NULL);
+        queue->handed = handed && !s;
     } else {
         const launch_product first = {.x = 0, .w = 1, .bias = -2, .ids = -2, .y = -3, .yt = gate, .scale = 1};
         const launch_product second = {.x = 0, .w = 2, .bias = -2, .ids = -2, .y = -3, .yt = up, .scale = 1};

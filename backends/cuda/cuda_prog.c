@@ -214,6 +214,7 @@ static infer_status record(infer_program *p, const infer_range *slots, cu_graph 
     s = host->replay(host->ctx, p->view, slots, &dev->capture);
     dev->capture.keep = NULL;
     dev->capture.norm.kept = dev->capture.ropes.kept = 0;
+    dev->capture.handed = 0;
     e = dev->cu->StreamEndCapture(dev->capture.stream, &graph); /* in any case, or the stream stays in that mode */
     s = s ? s : cuda_status(dev, e, INFER_E_PROGRAM, "end a recording");
     if (s && graph)

@@ -8,26 +8,41 @@
 #define GEMM_THREADS 384 /* a warpgroup that brings, two that multiply */
 
 /* gemm_x_F: rows of x as the products want them: tiles of `tile` rows, in a tile K's steps of 128 bytes, in a step the
- * rows in atoms (kernels/wgmma.cuh). Elements beyond K are zero, rows that are not there are not written. Also sets the
- * products' counters to 0. scale_off: a float a row, where the format has no room for x as it is. */
+ * rows in atoms (kernels/wgmma.cuh). Elements beyond K are zero, rows that are not there are not written. scale_off: a
+ * float a row, where the format has no room for x as it is. */
 typedef struct gemm_x_block {
     lp_tensor x, norm;
     lp_rows rows;
-    lp_u64 to_off, scale_off, count_off; /* in scratch */
-    lp_i32 k, steps, tile, counters;
+    lp_u64 to_off, scale_off; /* in scratch */
+    lp_i32 k, steps, tile, reserved;
     lp_i32 mixed;    /* F16: elements in the order in which gemm_e4m3w has weights (kernels/gemm_quant.cuh) */
     lp_i32 has_norm; /* x passes an RMS norm, whose weights (norm) may be absent */
     float eps, offset;
 } gemm_x_block;
 
-/* gemmN_F: up to three weights of one x (LP_MMS_SIDE), of one with an epilogue; or gate and up (LP_MMS_GLU). */
+/* The same layout in bf16, for who writes it in the first place: `tile` a power of two, GEMM_LINE_BYTES from row to
+ * row, bytes of so many rows. Elements beyond K are theirs to set to 0. */
+#define GEMM_LINE_BYTES                 128
+#define GEMM_X_BYTES(rows, tile, steps) ((lp_u64)(((rows) + (tile)-1) / (tile)) * (lp_u64)(steps)*128 * (lp_u64)(tile))
+static inline lp_panels gemm_panels(lp_i32 tile, lp_i32 steps)
+{
+    lp_panels p = {(lp_i64)(steps - 1) * 128 * tile, 128 * (tile - 1), 0, 7, 0};
+    while (1 << p.log < tile)
+        p.log++;
+    return p;
+}
+
+/* gemmN_F: up to three weights of one x (LP_MMS_SIDE), of one with an epilogue; or gate and up (LP_MMS_GLU), whose
+ * result by weights in bf16 may go out as x of the next product (panels; y[0] is in bf16 then). */
 typedef struct gemm_block {
     lp_tensor y[3], bias[3];
     lp_epi epi[LP_MAX_EPI];
     lp_rows rows;
     lp_u64 w_off[3];
-    lp_u64 x_off, scale_off, count_off, part_off; /* in scratch */
-    lp_i32 n[3];                                  /* 0: absent */
+    lp_u64 x_off;               /* from x's base */
+    lp_u64 scale_off, part_off; /* in scratch */
+    lp_panels panels;
+    lp_i32 n[3]; /* 0: absent */
     lp_i32 k, kind, act, n_epi;
     float scale, limit;
     lp_i32 by_row; /* E4M3: a row's sums are multiplied by what stands behind the panels */
@@ -52,8 +67,8 @@ typedef struct gemm_block {
     (1024 + 128 * (n)*GEMM_X_STAGES(n) + 8 * (panel)*GEMM_W_STAGES(n, panel) + 8 * GEMM_LINES(n) +                     \
      16 * (GEMM_X_STAGES(n) + GEMM_W_STAGES(n, panel)) + 16)
 
-/* Counters (32 bits each) and bytes of partial sums for a grid of so many blocks and rows of a tile of x. */
-#define GEMM_COUNTERS(grid)      (2 * (grid))
+/* Blocks of a grid at most, and bytes of partial sums for so many blocks and rows of a tile of x. */
+#define GEMM_BLOCKS              1024
 #define GEMM_PART_BYTES(grid, n) ((lp_u64)(grid)*2 * 128 * (lp_u64)(n)*4)
 
 #endif

@@ -36,6 +36,14 @@ typedef struct lp_rows {
     lp_u32 mul, reserved;
 } lp_rows;
 
+/* Rows of 16-bit numbers as products of many rows want their x (backends/cuda/gemm.h): tiles of 2^log rows, in a tile
+ * K's steps of 64, in a step the rows, their pieces of 16 bytes turned round. Element e of row r lies at
+ * r * s0 + (r >> log) * tile + e / 64 * step + (2 * e ^ 16 * (r & turn)). All 0: rows as they are. */
+typedef struct lp_panels {
+    lp_i64 tile;
+    lp_i32 step, log, turn, reserved;
+} lp_panels;
+
 #define LP_EACH_ADD   0
 #define LP_EACH_MUL   1
 #define LP_EACH_SCALE 2

@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "backends/launch/params.h"
@@ -280,6 +281,153 @@ static void test_tokens(void **state)
     rig_close(&r);
 }
 
+/* ---- x in the layout of the product that reads it -------------------------------------------------------------- */
+
+/* Requests that are all there before any of them begins, so that steps are the same each time: short prompts, then long
+ * ones, which come in chunks while the others decode. */
+enum { SHORT = 8, LONG = 2, ALL = SHORT + LONG, LONG_PROMPT = 45 };
+
+typedef struct told {
+    answer a[ALL];
+    seen rows[ALL];
+    uint32_t n_steps, steps[64]; /* rows of each */
+} told;
+
+typedef struct gate {
+    pthread_mutex_t mu;
+    pthread_cond_t cond;
+    int reached, open;
+} gate;
+
+static void on_gate(void *user, uint64_t pos, const float *row, uint32_t width)
+{
+    gate *g = user;
+    (void)pos;
+    (void)row;
+    (void)width;
+    pthread_mutex_lock(&g->mu);
+    g->reached = 1;
+    pthread_cond_broadcast(&g->cond);
+    while (!g->open)
+        pthread_cond_wait(&g->cond, &g->mu);
+    pthread_mutex_unlock(&g->mu);
+}
+
+static void on_told_step(void *user, const infer_step_info *step)
+{
+    told *t = user;
+    if (t->n_steps < sizeof t->steps / sizeof *t->steps)
+        t->steps[t->n_steps++] = step->n_tokens;
+}
+
+static void tell(const char *model, const char *const *settings, int crowd, told *t)
+{
+    static int32_t ids[ALL][MOST_PROMPT];
+    gate g = {.mu = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
+    rig r;
+    answer first, *list[ALL], *before[] = {&first};
+    const rig_options o = {.model = model,
+                           .devices = "cuda0",
+                           .settings = settings,
+                           .cache_type = crowd ? "bf16" : "f16",
+                           .ctx = 96,
+                           .parallel = ALL,
+                           .logit_rows = MOST_PROMPT,
+                           .chunk = crowd ? 20 : 0,
+                           .step_tokens = crowd ? 36 : 0,
+                           .no_prefix_cache = 1,
+                           .on_step = on_told_step,
+                           .step_user = t};
+    memset(t, 0, sizeof *t);
+    rig_open(&r, &o);
+    infer_request wait = {
+        .flags = INFER_REQ_PROMPT_ROWS, .prompt = ids[0], .n_prompt = 1, .on_row = on_gate, .row_user = &g};
+    rig_submit(&r, &wait, &first);
+    pthread_mutex_lock(&g.mu);
+    while (!g.reached)
+        pthread_cond_wait(&g.cond, &g.mu);
+    pthread_mutex_unlock(&g.mu);
+    const int n = crowd ? ALL : 1;
+    for (int i = 0; i < n; i++) {
+        for (int k = 0; k < MOST_PROMPT; k++)
+            ids[i][k] = 5 + (29 * i + 37 * k) % 200;
+        infer_request q = {.flags = INFER_REQ_PROMPT_ROWS | INFER_REQ_IGNORE_EOS,
+                           .prompt = ids[i],
+                           .n_prompt = !crowd      ? MOST_PROMPT
+                                       : i < SHORT ? 2 + (uint64_t)i % 3
+                                                   : LONG_PROMPT,
+                           .max_tokens = crowd ? 8 : 1,
+                           .on_row = on_row,
+                           .row_user = &t->rows[i]};
+        list[i] = &t->a[i];
+        rig_submit(&r, &q, &t->a[i]);
+    }
+    pthread_mutex_lock(&g.mu);
+    g.open = 1;
+    pthread_cond_broadcast(&g.cond);
+    pthread_mutex_unlock(&g.mu);
+    assert_int_equal(rig_collect(&r, before, 1), INFER_OK);
+    assert_int_equal(rig_collect(&r, list, (uint32_t)n), INFER_OK);
+    answer_free(&first);
+    rig_close(&r);
+}
+
+/* The same bits, whether who makes x puts it in the layout of the product or a launch of its own does. */
+static void handed(const char *args, unsigned layers, int crowd)
+{
+    const char *model = rig_made(args), *with[] = {driver, NULL}, *without[] = {driver, "cuda.panels=0", NULL};
+    static told one, two;
+    unsigned x[3], products = 0; /* steps whose products are of more rows than the ring takes */
+    n_prompt = MOST_PROMPT;
+    x[0] = runs_of("gemm_x_");
+    tell(model, without, crowd, &one);
+    x[1] = runs_of("gemm_x_");
+    tell(model, with, crowd, &two);
+    x[2] = runs_of("gemm_x_");
+    n_prompt = N_PROMPT;
+    printf("%s\n  rows of steps:", args);
+    for (uint32_t i = 0; i < one.n_steps; i++) {
+        printf(" %u", one.steps[i]);
+        products += one.steps[i] > 2;
+    }
+    printf("; %u launches for x alone, %u where it is handed over\n", x[1] - x[0], x[2] - x[1]);
+    assert_int_equal(one.n_steps, two.n_steps);
+    assert_memory_equal(one.steps, two.steps, sizeof one.steps);
+    for (int i = 0; i < (crowd ? ALL : 1); i++) {
+        const answer *a = &one.a[i], *b = &two.a[i];
+        assert_int_equal(a->n, b->n);
+        assert_memory_equal(a->ids, b->ids, a->n * sizeof *a->ids);
+        assert_memory_equal(a->logprobs, b->logprobs, a->n * sizeof *a->logprobs);
+        assert_int_equal(one.rows[i].next, a->n_prompt);
+        assert_memory_equal(one.rows[i].rows, two.rows[i].rows, a->n_prompt * one.rows[i].width * sizeof(float));
+        free(one.rows[i].rows);
+        free(two.rows[i].rows);
+        answer_free(&one.a[i]);
+        answer_free(&two.a[i]);
+    }
+    assert_true(products >= (crowd ? 8 : 1));
+    assert_int_equal((x[1] - x[0]) - (x[2] - x[1]), layers * products);
+}
+
+static void test_handed(void **state)
+{
+    (void)state;
+    static const struct {
+        unsigned layers;
+        const char *args;
+    } models[] = {
+        {2, "--tiny --arch llama --type bf16 --dim 256 --heads 4 --kv-heads 2 --head-dim 64 --ffn 512 --layers 2 "
+            "--tied 0"},
+        {2, "--tiny --arch qwen2 --type bf16 --dim 256 --heads 4 --kv-heads 1 --head-dim 128 --ffn 472 --layers 2 "
+            "--tied 0"},
+        {1, "--tiny --arch llama --type bf16 --dim 256 --heads 4 --kv-heads 4 --head-dim 64 --ffn 330 --layers 1 "
+            "--tied 0"},
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (int crowd = 0; crowd < 2; crowd++)
+            handed(models[i].args, models[i].layers, crowd);
+}
+
 int main(void)
 {
     char path[512];
@@ -293,9 +441,9 @@ int main(void)
         return 1;
     }
     memcpy(&runs_of, &f, sizeof runs_of);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bf16), cmocka_unit_test(test_f16),
-                                       cmocka_unit_test(test_q8_0), cmocka_unit_test(test_q4_k_m),
-                                       cmocka_unit_test(test_fp8),  cmocka_unit_test(test_fp8_prompt),
-                                       cmocka_unit_test(test_int4), cmocka_unit_test(test_tokens)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bf16),   cmocka_unit_test(test_f16),    cmocka_unit_test(test_q8_0),
+        cmocka_unit_test(test_q4_k_m), cmocka_unit_test(test_fp8),    cmocka_unit_test(test_fp8_prompt),
+        cmocka_unit_test(test_int4),   cmocka_unit_test(test_tokens), cmocka_unit_test(test_handed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,6 +32,7 @@ struct problem {
     float scale;    /* of x; 0: numbers that every format has exactly, so that nothing is rounded but sums */
     int norm = 0;   /* of x: 1 with weights, 2 without */
     int by_row = 0; /* E4M3 with a scale a row */
+    int panels = 0; /* gate and up, y as bf16: the tile of the product that reads it, in whose layout it goes out */
 };
 
 lp_tensor rows_at(int64_t row_bytes, int width, int fmt)
@@ -42,6 +43,14 @@ lp_tensor rows_at(int64_t row_bytes, int width, int fmt)
     t.width = width;
     t.fmt = fmt;
     return t;
+}
+
+/* Where an element lies by the text of gemm.h: tiles of rows, in a tile the steps of 64, in a step atoms of 8 lines. */
+size_t in_panels(const problem &q, int steps, int r, int c)
+{
+    const int tile = q.panels, line = r % tile;
+    return ((size_t)(r / tile) * steps + c / 64) * 128 * tile + line / 8 * 1024 + line % 8 * 128 +
+           (c % 64 / 8 ^ line % 8) * 16 + c % 8 * 2;
 }
 
 float activated(int act, double x)
@@ -79,15 +88,12 @@ void check(const problem &q)
     at += (uint64_t)((q.cap + q.tile - 1) / q.tile) * x_steps * 128 * q.tile;
     bx.scale_off = at;
     at += ((uint64_t)q.cap * 4 + 15) / 16 * 16;
-    bx.count_off = at;
-    at += (GEMM_COUNTERS((uint64_t)q.grid) * 4 + 15) / 16 * 16;
     b.part_off = at;
     at += GEMM_PART_BYTES(q.grid, q.tile);
     bx.k = q.k;
     bx.steps = x_steps;
     bx.tile = q.tile;
     bx.mixed = quant && f->step == 2048;
-    bx.counters = GEMM_COUNTERS(q.grid);
     bx.has_norm = q.norm != 0;
     if (q.norm == 1)
         bx.norm = rows_at(0, q.k, INFER_FMT_F32);
@@ -98,7 +104,6 @@ void check(const problem &q)
     b.rows = bx.rows;
     b.x_off = bx.to_off;
     b.scale_off = bx.scale_off;
-    b.count_off = bx.count_off;
     b.k = q.k;
     b.kind = q.kind;
     b.act = q.act;
@@ -117,8 +122,15 @@ void check(const problem &q)
         if (!glu || i == 0) {
             outputs++;
             b.y[i] = rows_at((int64_t)y_bytes * (q.n[i] + gap), q.n[i], q.y_fmt);
+            size_t bytes = (size_t)q.cap * (q.n[i] + gap) * y_bytes;
+            if (q.panels) {
+                const int next = (q.n[i] + 63) / 64;
+                b.y[i].s0 = GEMM_LINE_BYTES;
+                b.panels = gemm_panels(q.panels, next);
+                bytes = GEMM_X_BYTES(q.cap, q.panels, next);
+            }
             for (int k = 0; k < 2; k++)
-                y[i][k].assign((size_t)q.cap * (q.n[i] + gap) * y_bytes, 0x5C);
+                y[i][k].assign(bytes, 0x5C);
         }
         if (!glu && (q.kind == LP_MMS_SIDE && q.steps == 3)) {
             bias[i].resize(q.n[i]);
@@ -168,7 +180,7 @@ void check(const problem &q)
                 s[i + 1] = y[i][turn].data();
         }
         void *m[] = {w[0].data(),       w[1].data(), w[2].data(), bias[0].data(), s[0], s[1],
-                     y[0][turn].data(), s[2],        s[3],        base,           count};
+                     y[0][turn].data(), s[2],        s[3],        base,           base, count};
         simt::start({name.c_str(), m, &b, dim3((uint32_t)q.grid), dim3(GEMM_THREADS), shared});
     }
     int wrong = 0;
@@ -182,11 +194,13 @@ void check(const problem &q)
             for (int k = 0; k < q.k; k++)
                 squares += (double)x[(size_t)r * q.k + k] * x[(size_t)r * q.k + k];
             const double inv = q.norm ? 1 / std::sqrt(squares / q.k + 1e-5) : 1;
-            for (int c = 0; c < q.n[i] + gap; c++) {
-                const unsigned char *p = &y[i][0][((size_t)r * (q.n[i] + gap) + c) * y_bytes];
-                if (r >= q.rows || c >= q.n[i]) {
+            const int columns = q.panels ? (q.n[i] + 63) / 64 * 64 : q.n[i] + gap;
+            for (int c = 0; c < columns; c++) {
+                const unsigned char *p =
+                    &y[i][0][q.panels ? in_panels(q, columns / 64, r, c) : ((size_t)r * (q.n[i] + gap) + c) * y_bytes];
+                if (r >= q.rows || c >= q.n[i]) { /* beyond K, x of the next product is 0 */
                     for (int e = 0; e < y_bytes; e++)
-                        wrong += p[e] != 0x5C;
+                        wrong += p[e] != (q.panels && r < q.rows ? 0 : 0x5C);
                     continue;
                 }
                 double v = 0, up = 0, norm = 0;
@@ -210,12 +224,15 @@ void check(const problem &q)
                 if (q.steps == 2)
                     v = activated(INFER_ACT_RELU, v + step_bias[c]) * 0.5 * other[(size_t)r * q.n[0] + c];
                 float got;
+                const uint32_t high = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 24;
                 if (q.y_fmt == INFER_FMT_F32)
                     memcpy(&got, p, 4);
-                else
+                else if (q.y_fmt == INFER_FMT_F16)
                     got = simt_half_to_float((uint16_t)(p[0] | p[1] << 8));
+                else
+                    memcpy(&got, &high, 4);
                 if (q.y_fmt != INFER_FMT_F32)
-                    tol += std::fabs(v) * 1e-3;
+                    tol += std::fabs(v) * (q.y_fmt == INFER_FMT_F16 ? 1e-3 : 4e-3);
                 if (!(std::fabs(got - v) <= tol)) {
                     if (!wrong++)
                         printf("weight %d row %d column %d: %g, not %g (%g off at most)\n", i, r, c, got, v, tol);
@@ -235,7 +252,8 @@ void check(const problem &q)
 
 int main()
 {
-    const int side = LP_MMS_SIDE, glu = LP_MMS_GLU, f32 = INFER_FMT_F32, f16 = INFER_FMT_F16, silu = INFER_ACT_SILU;
+    const int side = LP_MMS_SIDE, glu = LP_MMS_GLU, f32 = INFER_FMT_F32, f16 = INFER_FMT_F16, bf16 = INFER_FMT_BF16,
+              silu = INFER_ACT_SILU;
     const problem problems[] = {
         /* a piece a block, several pieces a tile, several tiles a block, whole tiles and pieces */
         {"bf16", 16, 5, 256, {256, 0, 0}, side, 0, 2, 5, f32, 0, 0},
@@ -252,6 +270,13 @@ int main()
         {"bf16", 32, 17, 640, {200, 72, 40}, side, 3, 4, 32, f32, 0, 0},
         {"bf16", 32, 20, 512, {100, 100, 0}, glu, 0, 3, 32, f32, silu, 0},
         {"bf16", 16, 9, 256, {64, 64, 0}, glu, 0, 2, 16, f16, INFER_ACT_RELU, 0},
+        /* and their result in the layout of the next product, with the tile of this one and others */
+        {"bf16", 32, 20, 512, {128, 128, 0}, glu, 0, 3, 32, bf16, silu, 0, 0, 0, 32},
+        {"bf16", 64, 40, 256, {100, 100, 0}, glu, 0, 2, 40, bf16, silu, 0, 0, 0, 16},
+        {"bf16", 16, 9, 256, {75, 75, 0}, glu, 0, 2, 16, bf16, silu, 0, 0, 0, 16},
+        {"bf16", 64, 50, 128, {72, 72, 0}, glu, 0, 2, 64, bf16, INFER_ACT_RELU, 0, 0, 0, 64},
+        {"bf16", 256, 257, 64, {136, 136, 0}, glu, 0, 1, 300, bf16, silu, 0, 0, 0, 128},
+        {"bf16", 128, 140, 192, {64, 64, 0}, glu, 0, 1, 260, bf16, silu, 0, 0, 0, 256},
         {"f16", 16, 9, 192, {72, 0, 0}, side, 1, 2, 16, f32, 0, 0},
         {"f16", 64, 40, 256, {130, 130, 0}, glu, 0, 2, 64, f32, silu, 0},
         {"e4m3", 16, 9, 300, {72, 0, 0}, side, 0, 2, 16, f32, 0, 0},

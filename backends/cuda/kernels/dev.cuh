@@ -491,6 +491,17 @@ DEV int64_t at(const lp_tensor &t, int64_t k)
     return (int64_t)t.off + k * t.s0 + i1 * t.s1 + i2 * t.s2;
 }
 
+/* Element e of row r in panels: what it lies behind the row's place, as element number panel_e. */
+DEV int64_t panel_at(const lp_panels &p, int r, int e)
+{
+    return (r >> p.log) * p.tile + e / 64 * p.step;
+}
+
+DEV int panel_e(const lp_panels &p, int r, int e)
+{
+    return e ^ (r & p.turn) * 8;
+}
+
 /* The count that rows are by, and what it makes of them: apart, so that other reads may be under way between. */
 DEV int count_of(const uchar *counts, const lp_rows &r)
 {

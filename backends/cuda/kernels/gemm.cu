@@ -57,7 +57,7 @@ template <int N, int FMT> DEV void gemm(const gemm_bases &b, uchar *scratch, con
                 }
             }
         } else if (wave == 1) {
-            gemm_bring_x<N, STAGES>(g, p, b, scratch, rows, 1, mem + GEMM_A_BYTES, STAGE, full, empty);
+            gemm_bring_x<N, STAGES>(g, p, b, rows, 1, mem + GEMM_A_BYTES, STAGE, full, empty);
         }
     } else {
         if (N > 64)
@@ -95,12 +95,11 @@ template <int N, int FMT> DEV void gemm(const gemm_bases &b, uchar *scratch, con
             wgmma_pin<WG_SUMS(N)>(d);
             if (lane < WG_CLUSTER)
                 cluster_arrive(empty + last, lane);
-            if (w.k1 - w.k0 < g.steps &&
-                !gemm_join<N>(g, w, d, (uint32_t *)(scratch + p.count_off), (float *)(scratch + p.part_off), seen))
+            if (w.k1 - w.k0 < g.steps && !gemm_join<N>(g, w, d, (float *)(scratch + p.part_off), seen))
                 continue;
-            gemm_out<N, FMT == INFER_FMT_F8_E4M3>(p, b, gemm_spot_of(g, p, w.tile), rows,
-                                                  FMT == INFER_FMT_BF16 ? NULL : (const float *)(scratch + p.scale_off),
-                                                  d, (float *)(mem + LINES_AT));
+            gemm_out<N, FMT == INFER_FMT_F8_E4M3, FMT == INFER_FMT_BF16>(
+                p, b, gemm_spot_of(g, p, w.tile), rows,
+                FMT == INFER_FMT_BF16 ? NULL : (const float *)(scratch + p.scale_off), d, (float *)(mem + LINES_AT));
         }
     }
     cluster_sync(); /* no block leaves while another may arrive here, or copies come */
@@ -127,12 +126,6 @@ DEV uchar *gemm_x_at(uchar *to, const gemm_x_block &p, int steps, int r, int s, 
     return to + ((int64_t)t * steps + s) * (128 * p.tile) + line / 8 * 1024 + line % 8 * 128 + (c ^ line % 8) * 16;
 }
 
-DEV void gemm_x_counters(uchar *scratch, const gemm_x_block &p, int from, int stride)
-{
-    for (int i = from; i < p.counters; i += stride)
-        ((uint32_t *)(scratch + p.count_off))[i] = 0;
-}
-
 extern "C" __global__ void __launch_bounds__(256)
     gemm_x_bf16(const uchar *x, const uchar *, uchar *scratch, const uchar *counts, const gemm_x_block p)
 {
@@ -140,8 +133,6 @@ extern "C" __global__ void __launch_bounds__(256)
     grid_go();
     grid_wait();
     int rows = rows_of(counts, p.rows);
-    if (blockIdx.x == 0 && blockIdx.y == 0)
-        gemm_x_counters(scratch, p, thread_id(), 256);
     for (int r0 = 8 * (int)blockIdx.y; r0 < rows && piece < 8 * steps; r0 += 8 * (int)gridDim.y)
         for (int r = r0 + thread_id() / 64; r < rows && r < r0 + 8; r += 4) {
             float v[8];
@@ -214,8 +205,6 @@ DEV void gemm_x_row(const uchar *x, const uchar *norm, uchar *scratch, const uch
     float back, largest = 0, squares = 0, inv = 1;
     grid_go();
     grid_wait();
-    if (r == 0)
-        gemm_x_counters(scratch, p, thread_id(), block_threads());
     if (r >= rows_of(counts, p.rows))
         return;
     const uchar *row = x + at(p.x, r);

@@ -28,8 +28,16 @@
 /* Barriers by number. */
 #define GEMM_BOTH 3 /* 1 and 2: of one warpgroup of products */
 
+/* Pieces that are there, of each tile that is cut. All 0 between launches: who comes last sets its own to 0. An opened
+ * device runs one launch after the other. */
+#if defined(SIMT_H)
+static uint32_t gemm_done[GEMM_BLOCKS];
+#else
+__device__ uint32_t gemm_done[GEMM_BLOCKS];
+#endif
+
 struct gemm_bases {
-    const uchar *w[3], *bias[3], *e[LP_MAX_EPI];
+    const uchar *x, *w[3], *bias[3], *e[LP_MAX_EPI];
     uchar *y[3];
 };
 
@@ -201,8 +209,8 @@ DEV void fetch_residual(const gemm_block &p, const gemm_bases &b, const gemm_spo
 /* A wave brings x: this block's share of each step (`per` of x for one of weights), to all blocks of the cluster. to:
  * the first stage's place. */
 template <int N, int STAGES>
-DEV void gemm_bring_x(const gemm_plan &g, const gemm_block &p, const gemm_bases &b, const uchar *scratch, int rows,
-                      int per, uchar *to, int stage_bytes, mbar *full, mbar *empty)
+DEV void gemm_bring_x(const gemm_plan &g, const gemm_block &p, const gemm_bases &b, int rows, int per, uchar *to,
+                      int stage_bytes, mbar *full, mbar *empty)
 {
     const int SHARE = 128 * N / WG_CLUSTER;
     int lane = thread_id() % 32, residual = p.kind != LP_MMS_GLU && p.n_epi == 1 && gemm_light(p, b);
@@ -211,7 +219,7 @@ DEV void gemm_bring_x(const gemm_plan &g, const gemm_block &p, const gemm_bases 
     grid_wait();
     while (gemm_next(g, w)) {
         gemm_spot s = gemm_spot_of(g, p, w.tile);
-        const uchar *from = scratch + p.x_off + (int64_t)s.col * g.steps * per * (128 * N) + cluster_rank() * SHARE;
+        const uchar *from = b.x + p.x_off + (int64_t)s.col * g.steps * per * (128 * N) + cluster_rank() * SHARE;
         for (int k = per * w.k0; k < per * w.k1; k++) {
             mbar_wait(empty + r.stage, r.phase);
             if (lane == 0) {
@@ -266,9 +274,9 @@ DEV float gemm_finish(const gemm_block &p, const gemm_bases &b, int weight, int 
 }
 
 /* Sums of both warpgroups to their places. lines: shared memory of both, GEMM_LINES(N) floats each (GEMM_LINE a column:
- * free of conflicts). */
+ * free of conflicts). PANELS: what gate and up make may go out in panels. */
 #define GEMM_COLUMNS(N) ((N) < GEMM_CHUNK ? (N) : GEMM_CHUNK)
-template <int N, bool E4M3 = false>
+template <int N, bool E4M3, bool PANELS>
 DEV void gemm_out(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, int rows, const float *x_scale,
                   const float d[WG_SUMS(N)], float *lines)
 {
@@ -280,6 +288,8 @@ DEV void gemm_out(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, 
     const lp_tensor &y = p.y[s.weight];
     uchar *out = gemm_pick(b.y, s.weight);
     int left = rows - s.col * N; /* columns that are there */
+    const bool panels = PANELS && glu && p.panels.turn;
+    const int end = panels ? (n + 63) / 64 * 64 : n; /* of what is written: zeros behind the last one */
     int fours = n % 4 == 0 && gemm_fours(y, out), light = fours && !glu && gemm_light(p, b);
     float by_row[2] = {1, 1};
     if (E4M3 && p.by_row) { /* of the two rows of weights whose sums a thread has */
@@ -334,7 +344,7 @@ DEV void gemm_out(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, 
             UNROLL
             for (int i = 0; i < TURNS / 2; i++) {
                 int line = half * 8 + t / 16 + 16 * i, r = r0 + line;
-                if (r >= rows || c >= n)
+                if (r >= rows || c >= end)
                     continue;
                 const float *from = lines + line * GEMM_LINE + t % 16 * 4;
                 uint4 f = ld_16(from), h = ld_16(from + GEMM_LINES(N));
@@ -343,20 +353,31 @@ DEV void gemm_out(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, 
                 for (int k = 0; k < 4; k++)
                     v[k] = gemm_silu(p.limit, x_scale ? mul(v[k], x_scale[r]) : v[k],
                                      x_scale ? mul(u[k], x_scale[r]) : u[k]);
-                st4(out + (int64_t)y.off + r * y.s0, y.fmt, c, v);
+                uchar *to = out + (int64_t)y.off + r * y.s0;
+                if (panels) {
+                    for (int k = 0; k < 4; k++)
+                        v[k] = c < n ? v[k] : 0.0f;
+                    st4(to + panel_at(p.panels, r, c), INFER_FMT_BF16, panel_e(p.panels, r, c), v);
+                } else {
+                    st4(to, y.fmt, c, v);
+                }
             }
         } else {
             int first = glu ? thread_id() - 128 : t, column = s.row + (glu ? 0 : 64 * half);
             NO_UNROLL
             for (int i = first; i < 64 * C; i += threads) {
                 int r = r0 + i / 64, e = column + i % 64;
-                if (r >= rows || e >= n)
+                if (r >= rows || e >= end)
                     continue;
                 const float *from = (glu ? lines : mine) + i / 64 * GEMM_LINE + i % 64;
                 float k = x_scale ? x_scale[r] : 1.0f, v = mul(*from, k);
                 v = glu ? gated(p.act, p.limit, v, 1, mul(from[GEMM_LINES(N)], k))
                         : gemm_finish(p, b, s.weight, r, e, v);
-                st(out + at(y, r), y.fmt, e, v);
+                uchar *to = out + at(y, r);
+                if (panels)
+                    st(to + panel_at(p.panels, r, e), INFER_FMT_BF16, panel_e(p.panels, r, e), e < n ? v : 0.0f);
+                else
+                    st(to, y.fmt, e, v);
             }
         }
         part_sync(barrier, threads);
@@ -365,8 +386,7 @@ DEV void gemm_out(const gemm_block &p, const gemm_bases &b, const gemm_spot &s, 
 
 /* A piece of a tile: puts the sums in scratch; 1: all pieces are there, and d has their sum. */
 template <int N>
-DEV int gemm_join(const gemm_plan &g, const gemm_work &w, float d[WG_SUMS(N)], uint32_t *counters, float *parts,
-                  uint32_t *seen)
+DEV int gemm_join(const gemm_plan &g, const gemm_work &w, float d[WG_SUMS(N)], float *parts, uint32_t *seen)
 {
     /* 16 bytes of a thread, of them at once; pieces on their way */
     const int S = WG_SUMS(N) / 4, MOST = S < 8 ? S : 8, AHEAD = N < 128 ? 128 / N : 1;
@@ -380,10 +400,12 @@ DEV int gemm_join(const gemm_plan &g, const gemm_work &w, float d[WG_SUMS(N)], u
         st_16(to + i * 1024, bits_of(d[4 * i]), bits_of(d[4 * i + 1]), bits_of(d[4 * i + 2]), bits_of(d[4 * i + 3]));
     part_sync(GEMM_BOTH, 256);
     if (me == 0)
-        *seen = device_count(&counters[tile * WG_CLUSTER + rank]);
+        *seen = device_count(&gemm_done[tile * WG_CLUSTER + rank]);
     part_sync(GEMM_BOTH, 256);
     if (*seen != (uint32_t)(last - first))
         return 0;
+    if (me == 0)
+        gemm_done[tile * WG_CLUSTER + rank] = 0;
     for (int i = 0; i < WG_SUMS(N); i++)
         d[i] = 0;
     for (int k = first; k <= last; k += AHEAD) {
@@ -428,11 +450,11 @@ DEV int gemm_join(const gemm_plan &g, const gemm_work &w, float d[WG_SUMS(N)], u
 
 #define GEMM_ARGS                                                                                                      \
     const uchar *w0, const uchar *w1, const uchar *w2, const uchar *b0, const uchar *s0, const uchar *s1, uchar *y0,   \
-        uchar *s2, uchar *s3, uchar *scratch, const uchar *counts, const gemm_block p
+        uchar *s2, uchar *s3, const uchar *x, uchar *scratch, const uchar *counts, const gemm_block p
 /* s0 to s3: operands of the epilogue's steps with one weight; with several the others' biases and outputs. */
 #define GEMM_BASES                                                                                                     \
     {                                                                                                                  \
-        {w0, w1, w2}, {b0, s0, s1}, {s0, s1, s2, s3},                                                                  \
+        x, {w0, w1, w2}, {b0, s0, s1}, {s0, s1, s2, s3},                                                               \
         {                                                                                                              \
             y0, s2, s3                                                                                                 \
         }                                                                                                              \

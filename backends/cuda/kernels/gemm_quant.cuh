@@ -248,7 +248,7 @@ DEV void gemm_quant(const gemm_bases &b, uchar *scratch, const uchar *counts, co
                 }
             }
         } else if (wave == 1) {
-            gemm_bring_x<N, X_STAGES>(g, p, b, scratch, rows, 4, mem, 128 * N, x_full, x_empty);
+            gemm_bring_x<N, X_STAGES>(g, p, b, rows, 4, mem, 128 * N, x_full, x_empty);
         }
     } else {
         registers_grow<240>();
@@ -296,11 +296,10 @@ DEV void gemm_quant(const gemm_bases &b, uchar *scratch, const uchar *counts, co
             wgmma_pin<WG_SUMS(N)>(d);
             if (lane < WG_CLUSTER)
                 cluster_arrive(x_empty + last, lane);
-            if (w.k1 - w.k0 < g.steps &&
-                !gemm_join<N>(g, w, d, (uint32_t *)(scratch + p.count_off), (float *)(scratch + p.part_off), seen))
+            if (w.k1 - w.k0 < g.steps && !gemm_join<N>(g, w, d, (float *)(scratch + p.part_off), seen))
                 continue;
-            gemm_out<N, F::E4M3>(p, b, gemm_spot_of(g, p, w.tile), rows, (const float *)(scratch + p.scale_off), d,
-                                 (float *)(mem + LINES_AT));
+            gemm_out<N, F::E4M3, false>(p, b, gemm_spot_of(g, p, w.tile), rows, (const float *)(scratch + p.scale_off),
+                                        d, (float *)(mem + LINES_AT));
         }
     }
     cluster_sync();
