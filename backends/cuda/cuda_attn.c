@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cuda.h"
+#include "gemm.h"
 
 /* SPLIT: keys of a part. With one sequence of 1,000 tokens and 8 KV heads that makes 64 blocks; a join costs one read
  * of the results. PART_ROWS, PART_BYTES: more rows fill a device without parts of their own, and have no scratch. */
@@ -183,10 +184,25 @@ static void few_rope_init(cuda_launch *l, launch_call *c, const struct few_kerne
     queue->ropes.kept = 0;
 }
 
+/* Whether y goes out as x of the product behind it (cuda_prog.c), where there is a place for it; then that is said. */
+static void hand_over(launch_call *c, const struct few_kernel *k, lp_attn *p)
+{
+    infer_queue *queue = c->to;
+    const uint32_t log = queue->keep ? queue->keep[queue->op] : 0;
+    if (!log || p->y.off % GEMM_LINE_BYTES)
+        return;
+    p->panels = gemm_panels(1 << log, p->heads * k->width / GEMM_STEP_WIDTH);
+    p->y.fmt = INFER_FMT_BF16;
+    p->y.s0 = GEMM_LINE_BYTES;
+    p->y.s1 = ((int64_t)k->width * 2) << log;
+    queue->handed = 1;
+}
+
 static infer_status few_run(launch_call *c, const struct few_kernel *k, lp_attn *p, const int which[11])
 {
     const infer_queue *queue = c->to;
     cuda_launch l;
+    hand_over(c, k, p);
     int many = is_many(c, p, k);
     p->many = many ? MANY : 0;
     p->parts = p->rows.cap <= rows_in_spans(c->dev) ? spans_of(c->dev) : 1;
@@ -232,6 +248,30 @@ int cuda_makes_ropes(infer_device *dev, const infer_op_desc *rope, const infer_o
            alike(launch_tensor_desc(rope, 3), launch_tensor_desc(attn, 0)) &&
            alike(launch_tensor_desc(write, 5), launch_tensor_desc(attn, 1)) &&
            alike(launch_tensor_desc(write, 6), launch_tensor_desc(attn, 2));
+}
+
+static int contiguous(const infer_tensor_desc *t)
+{
+    int64_t span = 4;
+    int zero = 1, as = 1;
+    for (uint32_t i = t->rank - 1; i > 0; i--) {
+        span *= t->shape[i];
+        zero &= !t->stride[i - 1];
+        as &= t->stride[i - 1] == span;
+    }
+    return t->format == INFER_FMT_F32 && (zero || as);
+}
+
+uint32_t cuda_hands_over(infer_device *dev, const infer_op_desc *attn, const infer_op_desc *product, uint64_t room)
+{
+    const infer_tensor_desc *y = launch_tensor_desc(attn, attn->n_in), *x = launch_tensor_desc(product, 0);
+    lp_panels p;
+    return product->op == INFER_OP_MATMUL && few_of(dev, attn, y->shape[0]) && contiguous(y) && contiguous(x) &&
+                   x->rank == 2 && x->shape[0] == y->shape[0] && x->shape[1] == y->shape[1] * y->shape[2] &&
+                   attn->rows_from == product->rows_from && attn->rows_mul == product->rows_mul &&
+                   cuda_gemm_panels(dev, product, 1, x->shape[0], room, &p)
+               ? (uint32_t)p.log
+               : 0;
 }
 
 /* ---- The op ---- */

@@ -10,8 +10,9 @@
 struct infer_program {
     infer_device *dev;
     const infer_graph_view *view;
-    uint8_t *keep; /* of each node: launches of the next one that make this norm by themselves; whether the next one's
-                      launch does this rotation or write, too */
+    uint8_t
+        *keep; /* of each node: launches of the next one that make this norm by themselves; whether the next one's
+                  launch does this rotation or write, too; in which tiles the next one wants this attention's result */
 };
 
 struct infer_exec {
@@ -159,9 +160,29 @@ static int left(infer_device *dev, const infer_graph_view *v, uint32_t i)
     return last_read(v, i + 2, y);
 }
 
+/* ---- Attention whose result is x of the product behind it -------------------------------------------------------- */
+
+/* In tiles of which size, as a power of two, attention writes what is the x of the next node alone; 0: as rows. The
+ * place is the same: nobody else reads it, and what the product writes lies elsewhere, as its blocks read x while
+ * others have ended. */
+static uint32_t hands_over(infer_device *dev, const infer_graph_view *v, uint32_t i)
+{
+    const infer_node *n = node_of(v, i), *next = i + 1 < v->n_nodes ? node_of(v, i + 1) : NULL;
+    if (!next || n->op->op != INFER_OP_ATTN_PAGED || n->op->n_out != 1)
+        return 0;
+    const infer_operand *y = &n->operands[n->op->n_in];
+    if (!in_arena(v, y) || !same(y, &next->operands[0]) || !same(&n->counts, &next->counts) || !apart(n, n) ||
+        overlap(y, &n->scratch) || overlap(y, &next->scratch))
+        return 0;
+    for (uint32_t k = 1; k < next->op->n_in + next->op->n_out; k++)
+        if (overlap(&next->operands[k], y))
+            return 0;
+    return last_read(v, i + 1, y) ? cuda_hands_over(dev, n->op, next->op, y->size) : 0;
+}
+
 static void keep_of(infer_device *dev, const infer_graph_view *v, uint32_t i, uint8_t *keep)
 {
-    keep[i] |= (uint8_t)kept(dev, v, i);
+    keep[i] |= (uint8_t)(kept(dev, v, i) | hands_over(dev, v, i));
     if (i + 1 >= v->n_nodes || !joins(node_of(v, i), node_of(v, i + 1)))
         return;
     keep[i] = 1;

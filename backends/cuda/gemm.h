@@ -22,6 +22,7 @@ typedef struct gemm_x_block {
 
 /* The same layout in bf16, for who writes it in the first place: `tile` a power of two, GEMM_LINE_BYTES from row to
  * row, bytes of so many rows. Elements beyond K are theirs to set to 0. */
+#define GEMM_STEP_WIDTH                 64 /* elements of a line */
 #define GEMM_LINE_BYTES                 128
 #define GEMM_X_BYTES(rows, tile, steps) ((lp_u64)(((rows) + (tile)-1) / (tile)) * (lp_u64)(steps)*128 * (lp_u64)(tile))
 static inline lp_panels gemm_panels(lp_i32 tile, lp_i32 steps)

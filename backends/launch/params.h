@@ -172,6 +172,7 @@ typedef struct lp_attn {
     /* The context is cut at multiples of split keys (at most LP_ATTN_SPLIT). parts: how many partial results of a row
      * and head scratch has room for; 0: no scratch, a block walks all parts of its row. */
     lp_u64 part_off;
+    lp_panels panels; /* few_F_D_N, many_F_D: y in 16 bits goes out so */
     lp_i32 split, parts;
     lp_i32 many, reserved; /* sequences of so many rows and more are many_F_D's, others few_F_D_N's; 0: none */
 } lp_attn;

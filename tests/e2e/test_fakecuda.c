@@ -406,7 +406,7 @@ static void handed(const char *args, unsigned layers, int crowd)
         answer_free(&two.a[i]);
     }
     assert_true(products >= (crowd ? 8 : 1));
-    assert_int_equal((x[1] - x[0]) - (x[2] - x[1]), layers * products);
+    assert_int_equal((x[1] - x[0]) - (x[2] - x[1]), 2 * layers * products); /* of down and output */
 }
 
 static void test_handed(void **state)

@@ -1,7 +1,7 @@
 /*
  * Which launches the CUDA backend makes of a rotation of queries, a write of keys and values and an attention: one, two
- * or three, by what a program's operands say. Each time the same bytes as the nodes one by one, on the driver in host
- * memory.
+ * or three, by what a program's operands say; and whether attention puts its result in the layout of a product behind
+ * it. Each time the same bytes as the nodes one by one, on the driver in host memory.
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "config.h"
@@ -13,13 +13,15 @@
 #include "cuda.h"
 #include "hal/hal.h"
 #include "ops/ops.h"
+#include "packed.h"
 
 #define SECOND 1000000000u
 
 enum { HEADS = 4, KV = 2, D = 64, BLOCK = 16, BLOCKS = 8, SEQS = 2, TABLE = 4, COUNT = 3, CAP = 4, MOST = 17 };
-enum { ARENA, CACHE, STEP, N_SLOTS };
+enum { CROWD = 40, CROWD_COUNT = 25, WIDTH = 192 }; /* room for rows, rows, columns of the product */
+enum { ARENA, CACHE, STEP, WEIGHT, N_SLOTS };
 /* places in the arena, in the cache, in the step */
-enum { Q = 0, K = 0x8000, V = 0x10000, QR = 0x18000, Y = 0x20000, SUM = 0x28000, SCRATCH = 0x30000 };
+enum { Q = 0, K = 0x10000, V = 0x20000, QR = 0x30000, Y = 0x40000, SUM = 0x50000, OUT = 0x60000, SCRATCH = 0x70000 };
 enum { PLANE = BLOCKS * KV * BLOCK * D * 2 };
 enum {
     COUNTS = 0,
@@ -33,13 +35,14 @@ enum {
 };
 
 static char driver[512];
+static const char *panels; /* the setting */
 static unsigned (*runs_of)(const char *begin);
 
 static const char *config(void *user, const char *backend, const char *key)
 {
     (void)user;
     (void)backend;
-    return !strcmp(key, "driver") ? driver : NULL;
+    return !strcmp(key, "driver") ? driver : !strcmp(key, "panels") ? panels : NULL;
 }
 
 typedef struct dev {
@@ -63,8 +66,8 @@ typedef struct node {
 
 typedef struct graph {
     int64_t rows;
-    node n[4];
-    infer_node nodes[4];
+    node n[5];
+    infer_node nodes[5];
     uint32_t n_nodes;
 } graph;
 
@@ -81,7 +84,7 @@ static void dev_open(dev *d, uint64_t scratch)
 {
     const infer_hal_options o = {.allow = "ref", .backend_path = "", .config = config, .validate = 1};
     infer_error e = {0};
-    *d = (dev){.size = {SCRATCH + scratch, 4 * PLANE, 0x800}};
+    *d = (dev){.size = {SCRATCH + scratch, 4 * PLANE, 0x800, WIDTH * HEADS * D * 2}};
     if (infer_hal_create(&o, &d->hal, &e) || infer_hal_add(d->hal, infer_plugin_query, "in process", &e) ||
         infer_hal_open(d->hal, "cuda0", &d->d, &e))
         fail_msg("%s", e.text);
@@ -112,13 +115,26 @@ static void dev_close(dev *d)
     infer_hal_destroy(d->hal);
 }
 
-/* Two sequences, of two rows and of one; a fourth row that the counts do not count. */
-static void fill(dev *d)
+/* Two sequences, of two rows and of one; a fourth row that the counts do not count. Or many: of 20 rows, which have a
+ * kernel of their own, and of 3; two rows of none, and no more. */
+static void fill(dev *d, int crowd)
 {
-    static const int32_t pos[] = {17, 18, 6, 40}, lens[] = {19, 7}, starts[] = {0, 2, 3},
-                         table[] = {5, 2, 1, 1, 7, 0, 0, 0};
-    static const int32_t slots[] = {2 * BLOCK + 1, 2 * BLOCK + 2, 7 * BLOCK + 6, 3 * BLOCK};
+    static const int32_t table[] = {5, 2, 1, 1, 7, 0, 0, 0};
+    int32_t pos[CROWD] = {17, 18, 6, 40}, lens[] = {19, 7}, starts[] = {0, 2, 3}, count = COUNT;
+    int32_t slots[CROWD] = {2 * BLOCK + 1, 2 * BLOCK + 2, 7 * BLOCK + 6, 3 * BLOCK};
     uint32_t seed = 7;
+    if (crowd) {
+        count = CROWD_COUNT;
+        lens[0] = 37;
+        lens[1] = 18;
+        starts[1] = 20;
+        starts[2] = 23;
+        for (int i = 0; i < CROWD; i++) {
+            const int s = i >= starts[1];
+            pos[i] = lens[s] - starts[s + 1] + i;
+            slots[i] = i < starts[2] ? table[s * TABLE + pos[i] / BLOCK] * BLOCK + pos[i] % BLOCK : -1;
+        }
+    }
     for (uint64_t i = 0; i < d->size[ARENA] / 4; i++)
         ((float *)(void *)d->was[ARENA])[i] =
             (float)(int32_t)((seed = seed * 1664525u + 1013904223u) >> 8) / 8388608.0f - 1;
@@ -126,7 +142,11 @@ static void fill(dev *d)
         ((uint16_t *)(void *)d->was[CACHE])[i] =
             (uint16_t)(0x3000 + ((seed = seed * 1664525u + 1013904223u) >> 20) % 0xC00);
     uint8_t *s = d->was[STEP];
-    memcpy(s + COUNTS, &(int32_t){COUNT}, 4);
+    memcpy(s + COUNTS, &count, 4);
+    for (uint64_t i = 0; i < d->size[WEIGHT] / 2; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        ((uint16_t *)(void *)d->was[WEIGHT])[i] = (uint16_t)(0x3D00 + (seed >> 20) % 0x200 + (seed >> 31 << 15));
+    }
     memcpy(s + POS, pos, sizeof pos);
     memcpy(s + LENS, lens, sizeof lens);
     memcpy(s + STARTS, starts, sizeof starts);
@@ -228,12 +248,29 @@ static void add_node(graph *g, uint64_t from, uint64_t to)
     operand(g, 1, t, ARENA, to);
 }
 
-static uint64_t scratch_of(const dev *d, const graph *g)
+/* Attention's result by packed weights. */
+static void product_node(graph *g)
+{
+    const infer_attrs_matmul attrs = {.struct_size = sizeof attrs};
+    infer_tensor_desc w = infer_tensor_make(INFER_FMT_BF16, 2, WIDTH, HEADS * D, 1, 1);
+    g->n[2].at[6].flags = INFER_OPERAND_INNER;
+    begin(g, INFER_OP_MATMUL, &attrs, sizeof attrs);
+    operand(g, 0, infer_tensor_make(INFER_FMT_F32, 2, g->rows, HEADS * D, 1, 1), ARENA, Y);
+    operand(g, 0, w, WEIGHT, 0);
+    g->n[3].t[1].layout = CUDA_LAYOUT_PACKED;
+    operand(g, 1, infer_tensor_make(INFER_FMT_F32, 2, g->rows, WIDTH, 1, 1), ARENA, OUT);
+}
+
+/* Puts a node's scratch at a place; where it ends. */
+static uint64_t scratch_at(const dev *d, graph *g, uint32_t i, uint64_t at)
 {
     infer_op_answer a = {.struct_size = sizeof a};
-    assert_int_equal(d->ops->op_query(d->h, &g->n[2].op, sizeof g->n[2].op, 1, &a, sizeof a), INFER_OK);
+    assert_int_equal(d->ops->op_query(d->h, &g->n[i].op, sizeof g->n[i].op, 1, &a, sizeof a), INFER_OK);
     assert_int_not_equal(a.level, INFER_LEVEL_NO);
-    return a.scratch_bytes;
+    assert_in_range(a.scratch_bytes, 0, d->size[ARENA] - at);
+    if (a.scratch_bytes)
+        g->nodes[i].scratch = (infer_operand){.slot = ARENA, .offset = at, .size = a.scratch_bytes};
+    return at + (a.scratch_bytes + 255) / 256 * 256;
 }
 
 static infer_range range_of(const dev *d, const infer_operand *o)
@@ -243,7 +280,7 @@ static infer_range range_of(const dev *d, const infer_operand *o)
 
 static void node_by_node(dev *d, const graph *g)
 {
-    fill(d);
+    fill(d, g->rows == CROWD);
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         infer_range at[8];
         for (uint32_t k = 0; k < g->n[i].op.n_in + g->n[i].op.n_out; k++)
@@ -261,7 +298,8 @@ static void node_by_node(dev *d, const graph *g)
 
 static void as_program(dev *d, const graph *g)
 {
-    infer_slot_desc slots[N_SLOTS] = {{.kind = INFER_SLOT_ARENA}, {.kind = INFER_SLOT_KV}, {.kind = INFER_SLOT_STEP}};
+    infer_slot_desc slots[N_SLOTS] = {
+        {.kind = INFER_SLOT_ARENA}, {.kind = INFER_SLOT_KV}, {.kind = INFER_SLOT_STEP}, {.kind = INFER_SLOT_WEIGHT}};
     infer_range ranges[N_SLOTS];
     infer_program *p = NULL;
     infer_exec *e = NULL;
@@ -278,7 +316,7 @@ static void as_program(dev *d, const graph *g)
                                 .n_slots = N_SLOTS,
                                 .slot_size = sizeof slots[0],
                                 .bucket = (uint32_t)g->rows};
-    fill(d);
+    fill(d, g->rows == CROWD);
     assert_int_equal(d->ops->prog_build(d->h, &v, &p, &info), INFER_OK);
     assert_int_equal(d->ops->prog_instantiate(p, d->q, ranges, N_SLOTS, &e), INFER_OK);
     assert_int_equal(d->ops->prog_submit(e, d->q), INFER_OK);
@@ -403,8 +441,7 @@ static void test_launches(void **state)
         dev d;
         graph_make(&g, c->rows, i % 2 ? INFER_ROPE_HALVES : INFER_ROPE_PAIRS);
         dev_open(&d, 1 << 20);
-        g.nodes[2].scratch = (infer_operand){.slot = ARENA, .offset = SCRATCH, .size = scratch_of(&d, &g)};
-        assert_in_range(g.nodes[2].scratch.size, 1, 1 << 20);
+        assert_true(scratch_at(&d, &g, 2, SCRATCH) > SCRATCH);
         c->change(&g);
         node_by_node(&d, &g);
         const unsigned writes = runs_of("rope_writes"), both = runs_of("rope_write"), made = runs_of("few_rope_");
@@ -423,10 +460,137 @@ static void test_launches(void **state)
     }
 }
 
+/* ---- Attention and the product behind it ------------------------------------------------------------------------- */
+
+static void result_is_read_elsewhere(graph *g)
+{
+    g->n[2].at[6].flags = 0;
+}
+
+static void result_is_written_anew(graph *g)
+{
+    g->n[2].at[6].flags = 0;
+    add_node(g, OUT, Y);
+}
+
+static void result_is_read_later(graph *g)
+{
+    add_node(g, Y, SUM);
+}
+
+static void product_reads_something_else(graph *g)
+{
+    g->n[3].at[0].offset = SUM;
+}
+
+static void product_is_counted_otherwise(graph *g)
+{
+    g->n[3].op.rows_from = INFER_ROWS_STATIC;
+}
+
+static void product_adds_its_x(graph *g)
+{
+    static const infer_epilogue add = {.kind = INFER_EPI_RESIDUAL, .operand = 3};
+    node *n = &g->n[3];
+    n->t[3] = n->t[4] = n->t[2];
+    n->at[3] = n->at[4] = n->at[2];
+    n->at[3].offset = Y;
+    n->t[2] = infer_tensor_make(INFER_FMT_F32, 1, WIDTH, 1, 1, 1); /* no bias */
+    n->t[2].flags = INFER_TENSOR_ABSENT;
+    n->at[2] = (infer_operand){.slot = INFER_SLOT_ABSENT};
+    n->op.n_in = 4;
+    n->op.n_epilogue = 1;
+    n->op.epilogue = &add;
+}
+
+static void product_keeps_all_bits(graph *g)
+{
+    g->n[3].attrs.matmul.act_format = INFER_FMT_F32;
+}
+
+static void result_of_product_over_it(graph *g)
+{
+    g->n[3].at[2].offset = Y + 0x100;
+}
+
+static void result_at_an_odd_place(graph *g)
+{
+    g->n[2].at[6].offset = g->n[3].at[0].offset = Y + 64;
+}
+
+static void result_where_queries_were(graph *g)
+{
+    g->n[2].at[6].offset = g->n[3].at[0].offset = Q;
+}
+
+static void result_over_its_queries(graph *g)
+{
+    g->n[2].at[6].offset = g->n[3].at[0].offset = QR;
+}
+
+static const struct hand {
+    const char *what;
+    change_fn change;
+    int64_t rows;
+    unsigned x; /* launches that put it in the layout */
+    const char *panels;
+} hands[] = {
+    {"as it is", as_it_is, CROWD, 0, NULL},
+    {"rotations within attention", as_it_is, 8, 0, NULL},
+    {"turned off", as_it_is, CROWD, 1, "0"},
+    {"too few rows for a whole tile", as_it_is, CAP, 1, NULL},
+    {"written anew", result_is_written_anew, CROWD, 0, NULL},
+    {"where queries were before they were rotated", result_where_queries_were, CROWD, 0, NULL},
+    {"read elsewhere", result_is_read_elsewhere, CROWD, 1, NULL},
+    {"read later", result_is_read_later, CROWD, 1, NULL},
+    {"the product reads something else", product_reads_something_else, CROWD, 1, NULL},
+    {"the product's rows are counted otherwise", product_is_counted_otherwise, CROWD, 1, NULL},
+    {"the product adds its x", product_adds_its_x, CROWD, 1, NULL},
+    {"the product keeps all bits", product_keeps_all_bits, CROWD, 0, NULL},
+    {"the product writes over it", result_of_product_over_it, CROWD, 1, NULL},
+    {"at an odd place", result_at_an_odd_place, CROWD, 1, NULL},
+    {"over attention's queries", result_over_its_queries, CROWD, 1, NULL},
+};
+
+static void test_handed(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof hands / sizeof *hands; i++) {
+        const struct hand *c = &hands[i];
+        graph g;
+        dev d;
+        graph_make(&g, c->rows, INFER_ROPE_HALVES);
+        product_node(&g);
+        panels = c->panels;
+        dev_open(&d, 2 << 20);
+        c->change(&g);
+        (void)scratch_at(&d, &g, 3, scratch_at(&d, &g, 2, SCRATCH));
+        node_by_node(&d, &g);
+        const unsigned x = runs_of("gemm_x_"), many = runs_of("many_");
+        as_program(&d, &g);
+        printf("%s: %u\n", c->what, runs_of("gemm_x_") - x);
+        assert_int_equal(runs_of("gemm_x_") - x, c->x);
+        assert_int_equal(runs_of("many_") - many, c->rows == CROWD);
+        uint64_t y = g.n[2].at[6].offset;
+        const uint64_t end = y + g.n[2].at[6].size;
+        if (c->change == result_is_written_anew) /* but for rows that are not there */
+            y += CROWD_COUNT * HEADS * D * 4;
+        if (!c->x && c->change != product_keeps_all_bits) /* x of another layout is there */
+            memcpy(d.all[ARENA] + y, d.one[ARENA] + y, end - y);
+        memcpy(d.all[ARENA] + QR, d.one[ARENA] + QR, Y - QR); /* rotated queries may be nowhere */
+        assert_memory_equal(d.one[CACHE], d.all[CACHE], d.size[CACHE]);
+        assert_memory_equal(d.one[ARENA], d.all[ARENA], SCRATCH);
+        const uint64_t out = g.n[3].at[g.n[3].op.n_in].offset;
+        assert_memory_not_equal(d.was[ARENA] + out, d.one[ARENA] + out, 0x1000);
+        dev_close(&d);
+    }
+    panels = NULL;
+}
+
 int main(void)
 {
     const char *build = getenv("INFER_BUILDDIR");
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_launches)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_launches), cmocka_unit_test(test_handed)};
     snprintf(driver, sizeof driver, "%s/tests/plugins/fakecuda/.libs/libfakecuda.so", build ? build : ".");
     void *lib = dlopen(driver, RTLD_NOW), *f = lib ? dlsym(lib, "fakecuda_runs") : NULL;
     if (!f) {

@@ -1,7 +1,8 @@
 /* Attention that rotates its queries and makes a step's own keys and values (few_rope_F_D_N) in emulation: the same
  * bytes as rotation, cache write and attention one after the other, in the result and in the cache, for both kinds of
  * pairs, parts of heads, several positions a row, sequences of one row and of several, over edges of blocks and turns,
- * windows, slots that are none, twice used blocks, rows of no sequence, and however work is cut.
+ * windows, slots that are none, twice used blocks, rows of no sequence, and however work is cut. And the same numbers,
+ * rounded, where the result goes out in the layout of a product.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "simt.h"
 
@@ -11,7 +12,7 @@
 
 #include <infer/ops.h>
 
-#include "../../backends/launch/params.h"
+#include "../../backends/cuda/gemm.h"
 
 namespace
 {
@@ -39,6 +40,23 @@ struct problem {
     int odd; /* slots: 1 some negative or past the end, 2 two sequences share their blocks, 3 rows into others' blocks
               */
 };
+
+/* Whether y in panels of `tile` rows is `want`, rounded, and nothing where that was not written. */
+bool handed(const std::vector<unsigned char> &y, const std::vector<float> &want, int tile, int width)
+{
+    std::vector<unsigned char> all(y.size(), 0x5C);
+    for (int i = 0; i < (int)want.size(); i++) {
+        const int r = i / width, e = i % width, line = r % tile;
+        uint32_t u;
+        memcpy(&u, &want[(size_t)i], 4);
+        const uint16_t h = (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
+        if (want[(size_t)i] != 77.0f) /* tiles of rows, in a tile the steps of 64, in a step atoms of 8 lines */
+            memcpy(&all[((size_t)(r / tile) * (size_t)(width / 64) + (size_t)(e / 64)) * 128 * (size_t)tile +
+                        (size_t)(line / 8 * 1024 + line % 8 * 128 + (e % 64 / 8 ^ line % 8) * 16 + e % 8 * 2)],
+                   &h, 2);
+    }
+    return all == y;
+}
 
 struct cut {
     int parts, split; /* spans a row at most; 0 or the length of spans as a power of two */
@@ -197,6 +215,25 @@ void check(const problem &q, int fmt, int d, int heads, int kv, int n, const cut
                   c,        scratch.data(), k.data(),     v.data(), pm, fm, sm};
     simt::start({("few_rope_" + suffix).c_str(), m4, &all, dim3((uint32_t)how.grid), dim3(128),
                  (size_t)LP_FEW_ROPE_SHARED(d, n, seqs, q.cap)});
+    /* in panels, by both */
+    const int tile = how.grid % 2 ? 16 : 32;
+    std::vector<unsigned char> panels[2];
+    for (auto &o : panels)
+        o.assign(GEMM_X_BYTES(q.cap, tile, heads * d / 64), 0x5C);
+    for (lp_attn *p : {&attn, &all.attn}) {
+        p->y.fmt = INFER_FMT_BF16;
+        p->y.s0 = GEMM_LINE_BYTES;
+        p->y.s1 = 2 * d * tile;
+        p->panels = gemm_panels(tile, heads * d / 64);
+    }
+    scratch.assign(scratch.size(), NAN);
+    m3[8] = panels[0].data();
+    simt::start(
+        {("few_" + suffix).c_str(), m3, &attn, dim3((uint32_t)how.grid), dim3(128), (size_t)LP_FEW_SHARED(d, n, seqs)});
+    scratch.assign(scratch.size(), NAN);
+    m4[7] = panels[1].data();
+    simt::start({("few_rope_" + suffix).c_str(), m4, &all, dim3((uint32_t)how.grid), dim3(128),
+                 (size_t)LP_FEW_ROPE_SHARED(d, n, seqs, q.cap)});
     bool wrote = memcmp(kp[0].data(), pool.data(), 2 * pool.size()) != 0;
     const char *wrong = memcmp(y[0].data(), y[1].data(), 4 * x.size())              ? "results"
                         : memcmp(kp[0].data(), kp[1].data(), 2 * pool.size())       ? "keys in the cache"
@@ -204,8 +241,10 @@ void check(const problem &q, int fmt, int d, int heads, int kv, int n, const cut
                         : memcmp(kj.data(), kp[0].data(), 2 * pool.size())          ? "keys of three at once"
                         : memcmp(vj.data(), vp[0].data(), 2 * pool.size())          ? "values of three at once"
                         : memcmp(joined.data(), rotated.data(), 4 * rotated.size()) ? "queries of three at once"
-                        : !wrote                                                    ? "nothing was written"
-                                                                                    : nullptr;
+                        : !handed(panels[0], y[0], tile, heads * d)                 ? "results in panels"
+                        : !handed(panels[1], y[0], tile, heads * d) ? "results in panels, with rotations"
+                        : !wrote                                    ? "nothing was written"
+                                                                    : nullptr;
     for (float f : y[0])
         if (std::isnan(f))
             wrong = "NaN";

@@ -56,5 +56,16 @@ DEV uchar *y_at(uchar *y, const lp_attn &p, int row, int head)
     return y + p.y.off + row * p.y.s0 + head * p.y.s1;
 }
 
+/* Element e of it: in a row, or in bf16 in panels, rounded as gemm_x_bf16 does. */
+DEV void y_st(uchar *y, const lp_attn &p, int row, int head, int e, float v)
+{
+    uchar *to = y_at(y, p, row, head);
+    if (p.panels.turn)
+        ((uint16_t *)(to + panel_at(p.panels, row, e)))[panel_e(p.panels, row, e)] =
+            (uint16_t)pack_two(v, 0.0f, INFER_FMT_BF16);
+    else
+        st(to, p.y.fmt, e, v);
+}
+
 #endif
 #endif

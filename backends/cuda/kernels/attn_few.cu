@@ -461,6 +461,8 @@ DEV float *part_at(uchar *scratch, const lp_attn &p, int row, int head)
 template <int D> DEV void join_spans(const lp_attn &p, const few_item &it, const uchar *sinks, uchar *y, uchar *scratch)
 {
     int l = (int)threadIdx.x % 32, used = it.rows * it.heads;
+    if (4 * l >= D)
+        return;
     for (int j = (int)threadIdx.x / 32; j < used; j += WAVES) {
         int r = j / it.heads, head = it.head0 + j - r * it.heads;
         const float *from = part_at(scratch, p, it.row0 + r, head);
@@ -490,9 +492,12 @@ template <int D> DEV void join_spans(const lp_attn &p, const few_item &it, const
                     }
             }
             float f = last_of(p, sinks, head, most, total);
-            uchar *out = y_at(y, p, it.row0 + r, head);
             for (int i = 0; i < 4; i++)
-                st(out, p.y.fmt, e + i, f == 0 ? 0.0f : acc[i] * f);
+                acc[i] = f == 0 ? 0.0f : acc[i] * f;
+            uchar *out = y_at(y, p, it.row0 + r, head) + panel_at(p.panels, it.row0 + r, e);
+            const int first = panel_e(p.panels, it.row0 + r, e); /* the others behind it, in rows and in panels */
+            for (int i = 0; i < 4; i++)
+                st(out, p.y.fmt, first + i, acc[i]);
         }
     }
 }
@@ -696,7 +701,7 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
                         float top, total;
                         const float v = join_waves<D, N>(red + i, stats + j * 2, top, total);
                         const float f = last_of(p, sinks, head, top, total);
-                        st(y_at(y, p, it.row0 + r, head), p.y.fmt, i % D, f == 0 ? 0.0f : v * f);
+                        y_st(y, p, it.row0 + r, head, i % D, f == 0 ? 0.0f : v * f);
                     }
                     __syncthreads();
                     continue;
@@ -714,7 +719,7 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
                         run[n][k] = fmaf(run[n][k], was, mul(v, is));
                         if (sp + 1 == it.span0 + it.spans) {
                             float f = last_of(p, sinks, head, run_most[n][k], run_total[n][k]);
-                            st(y_at(y, p, row, head), p.y.fmt, e, f == 0 ? 0.0f : run[n][k] * f);
+                            y_st(y, p, row, head, e, f == 0 ? 0.0f : run[n][k] * f);
                         }
                     } else {
                         float *part = part_at(scratch, p, row, head) + sp * LP_ATTN_PART(D);
@@ -750,7 +755,7 @@ DEV void few(const uchar *q, uchar *kp, uchar *vp, const uchar *table, const uch
     for (int row = (int)blockIdx.x; row < rows; row += (int)gridDim.x)
         if (row < owned0 || row >= owned1)
             for (int i = t; i < p.heads * D; i += 32 * WAVES)
-                st(y_at(y, p, row, i / D), p.y.fmt, i % D, 0.0f);
+                y_st(y, p, row, i / D, i % D, 0.0f);
 }
 
 #define FEW(F, f, D, N)                                                                                                \

@@ -288,9 +288,11 @@ DEV void many_out(uchar *y, const uchar *sinks, const lp_attn &p, const many_ite
                 ((uint2 *)to)[4 * i + l % 4] = u;
             }
         } else {
+            const int turn = (it.start + row) & p.panels.turn; /* panel_e of a piece's elements */
+            to += panel_at(p.panels, it.start + row, 0) + l % 4 * 4;
             UNROLL
             for (int i = 0; i < D / 8; i++)
-                ((uint32_t *)to)[4 * i + l % 4] = pack_two(v[2 * i], v[2 * i + 1], p.y.fmt);
+                *(uint32_t *)(to + i / 8 * p.panels.step + (i ^ turn) * 16) = pack_two(v[2 * i], v[2 * i + 1], p.y.fmt);
         }
     }
 }

@@ -494,7 +494,7 @@ DEV int64_t at(const lp_tensor &t, int64_t k)
 /* Element e of row r in panels: what it lies behind the row's place, as element number panel_e. */
 DEV int64_t panel_at(const lp_panels &p, int r, int e)
 {
-    return (r >> p.log) * p.tile + e / 64 * p.step;
+    return (r >> p.log) * p.tile + (e >> 6) * p.step;
 }
 
 DEV int panel_e(const lp_panels &p, int r, int e)
