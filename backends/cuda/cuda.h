@@ -339,6 +339,8 @@ uint32_t cuda_hands_over(infer_device *dev, const infer_op_desc *attn, const inf
 int cuda_gemm_takes(const infer_device *dev, const infer_op_desc *op, uint32_t weight, int64_t rows);
 /* Bytes of scratch for operand 0's rows and that weight; 0: not its. */
 uint64_t cuda_gemm_scratch(const infer_device *dev, const infer_op_desc *op, uint32_t weight);
+/* Whether that product keeps no more of x than bf16 has, by far (E4M3) or at all (BF16). */
+int cuda_gemm_rounds(const infer_device *dev, const infer_op_desc *op, uint32_t weight, int64_t rows);
 /* Whether who makes the x of that product may write it in panels, in `room` bytes, and which: where a row needs no
  * scale, which is known when all of it is. */
 int cuda_gemm_panels(const infer_device *dev, const infer_op_desc *op, uint32_t weight, int64_t rows, uint64_t room,

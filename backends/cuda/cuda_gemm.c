@@ -137,6 +137,13 @@ uint64_t cuda_gemm_scratch(const infer_device *dev, const infer_op_desc *op, uin
     return places_of(dev, f, w->shape[1], rows, tile, 0).end;
 }
 
+int cuda_gemm_rounds(const infer_device *dev, const infer_op_desc *op, uint32_t weight, int64_t rows)
+{
+    const infer_format w = launch_tensor_desc(op, weight)->format;
+    const uint32_t f = row_of(dev, op, w, rows);
+    return (f == INFER_FMT_BF16 || f == INFER_FMT_F8_E4M3) && cuda_gemm_takes(dev, op, weight, rows);
+}
+
 int cuda_gemm_panels(const infer_device *dev, const infer_op_desc *op, uint32_t weight, int64_t rows, uint64_t room,
                      lp_panels *out)
 {

@@ -252,12 +252,11 @@ void cuda_check_gated_mlp(infer_device *dev, const infer_op_desc *op, infer_op_a
     a->n_epilogue = launch_epilogue_prefix(op);
 }
 
-/* Whether what the last product makes of its x loses nothing when it comes in bf16. */
-static int rounds_to_bf16(const infer_device *dev, const infer_op_desc *op)
+/* Whether what gate and up make may come to the last product in bf16. */
+static int comes_in_bf16(const infer_device *dev, const infer_op_desc *op)
 {
     const int64_t rows = launch_tensor_desc(op, 0)->shape[0];
-    return launch_tensor_desc(op, 3)->format == INFER_FMT_BF16 && cuda_gemm_takes(dev, op, 1, rows) &&
-           cuda_gemm_takes(dev, op, 3, rows);
+    return cuda_gemm_takes(dev, op, 1, rows) && cuda_gemm_rounds(dev, op, 3, rows);
 }
 
 infer_status cuda_run_gated_mlp(launch_call *c)
@@ -275,7 +274,7 @@ infer_status cuda_run_gated_mlp(launch_call *c)
     up.off += hidden_bytes(op);
     launch_attrs(op, &act, sizeof act);
     if (joins(c->dev, op, 2)) {
-        if (rounds_to_bf16(c->dev, op)) {
+        if (comes_in_bf16(c->dev, op)) {
             gate.s0 = (int64_t)width * 2;
             gate.fmt = INFER_FMT_BF16;
             handed = launch_tensor_desc(op, 1)->format == INFER_FMT_BF16 &&

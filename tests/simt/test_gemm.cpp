@@ -33,6 +33,7 @@ struct problem {
     int norm = 0;   /* of x: 1 with weights, 2 without */
     int by_row = 0; /* E4M3 with a scale a row */
     int panels = 0; /* gate and up, y as bf16: the tile of the product that reads it, in whose layout it goes out */
+    int x_bf16 = 0; /* x comes in bf16, not in f32; only with scale 0 */
 };
 
 lp_tensor rows_at(int64_t row_bytes, int width, int fmt)
@@ -80,6 +81,14 @@ void check(const problem &q)
     std::vector<float> by_row[3];
     b.by_row = q.by_row;
     bx.x = rows_at(4 * q.k, q.k, INFER_FMT_F32);
+    std::vector<uint16_t> short_x;
+    for (float v : x) {
+        uint32_t u;
+        memcpy(&u, &v, 4);
+        short_x.push_back((uint16_t)(u >> 16)); /* has all of it */
+    }
+    if (q.x_bf16)
+        bx.x = rows_at(2 * q.k, q.k, INFER_FMT_BF16);
     bx.rows.cap = q.cap;
     bx.rows.from = 1;
     bx.rows.mul = 1;
@@ -167,7 +176,7 @@ void check(const problem &q)
         simt::reverse = turn;
         scratch.assign(at + 16, 0xFF);
         unsigned char *base = scratch.data() + (16 - (uintptr_t)scratch.data() % 16) % 16;
-        void *xm[] = {x.data(), weights.data(), base, count};
+        void *xm[] = {q.x_bf16 ? (void *)short_x.data() : x.data(), weights.data(), base, count};
         bool plain = f->f == INFER_FMT_BF16 && !q.norm;
         std::string name = std::string(f->f == INFER_FMT_BF16 && q.norm ? "gemm_xn_" : "gemm_x_") + f->x;
         dim3 grid = plain ? dim3((uint32_t)(8 * x_steps + 63) / 64, (uint32_t)(q.cap + 7) / 8) : dim3((uint32_t)q.cap);
@@ -303,6 +312,10 @@ int main()
         {"e4m3w", 64, 33, 200, {101, 0, 0}, side, 2, 3, 64, f32, 0, 0, 0, 1},
         {"e4m3", 16, 9, 300, {72, 0, 0}, side, 1, 2, 16, f32, 0, 0, 0, 1},
         {"e4m3", 256, 257, 128, {136, 20, 9}, side, 3, 1, 300, f32, 0, 0, 0, 1},
+        /* x in bf16, as gate and up give it to the down product; theirs in bf16 */
+        {"e4m3", 32, 20, 512, {200, 0, 0}, side, 1, 3, 32, f32, 0, 0, 0, 1, 0, 1},
+        {"e4m3", 128, 100, 300, {75, 0, 0}, side, 0, 2, 128, f32, 0, 0, 0, 0, 0, 1},
+        {"e4m3", 128, 140, 256, {130, 130, 0}, glu, 0, 2, 140, bf16, silu, 0, 0, 1},
         /* x is rounded, and has numbers that the format has no room for */
         {"bf16", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e6f},
         {"f16", 16, 6, 400, {40, 0, 0}, side, 0, 2, 16, f32, 0, 1e6f},
