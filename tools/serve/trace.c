@@ -24,7 +24,7 @@
 #define LINE    1024u
 #define DEVICES 32u
 
-enum { TID_ENGINE = 1, TID_ASYNC = 2, TID_DEVICES = 10 };
+enum { TID_ENGINE = 1, TID_ASYNC = 2, TID_SCHEDULE = 3, TID_DEVICES = 10 };
 
 struct trace {
     int fd;
@@ -173,7 +173,8 @@ void trace_step(trace *t, const infer_step_info *s)
         ",\"sequences\":%u,\"tokens\":%u,\"sampled\":%u,\"block_copies\":%u,\"status\":%d}",
         s->number, s->n_seqs, s->n_tokens, s->n_sampled, s->n_block_copies, s->status);
     end(t, &l);
-    slice(t, "schedule", "step", TID_ENGINE, s->t_build, s->t_built, 0); /* while the step before runs, or alone */
+    /* while the step before runs, or ends: a row of its own, as slices of one nest */
+    slice(t, "schedule", "step", TID_SCHEDULE, s->t_build, s->t_built, 0);
     begin(t, &l, "requests", "step", "C", TID_ENGINE, s->t_end);
     put(&l, ",\"args\":{\"running\":%u,\"waiting\":%u}", s->n_running, s->n_waiting);
     end(t, &l);
@@ -347,6 +348,7 @@ infer_status trace_open(const char *path, trace **out, infer_error *err)
         return infer_error_set(err, INFER_E_IO, "--trace %s: %s", path, strerror(cause));
     }
     name_thread(t, TID_ENGINE, "engine");
+    name_thread(t, TID_SCHEDULE, "scheduler");
     name_thread(t, TID_ASYNC, "requests");
     *out = t;
     return INFER_OK;
