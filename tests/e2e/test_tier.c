@@ -99,15 +99,19 @@ static void nap(uint32_t us)
     nanosleep(&(struct timespec){us / 1000000, (long)(us % 1000000) * 1000}, NULL);
 }
 
-/* Until what is to be written is written. */
+/* Until what is to be written is written: nothing is left in host memory, or, where it stays there too, nothing has
+ * changed for as long as a busy machine may keep the file's thread waiting. */
 static void settle(rig *r)
 {
+    enum { NAP_US = 10000, STILL = 25 };
     infer_engine_stats st = rig_stats(r), last;
-    do {
+    for (uint32_t still = 0; st.tier_host.blocks && still < STILL; still++) {
         last = st;
-        nap(30000);
+        nap(NAP_US);
         st = rig_stats(r);
-    } while (st.tier_file.stored != last.tier_file.stored || st.tier_host.stored != last.tier_host.stored);
+        if (st.tier_file.stored != last.tier_file.stored || st.tier_host.stored != last.tier_host.stored)
+            still = 0;
+    }
 }
 
 /* n requests one after the other; returns the prompt tokens that were found. */
