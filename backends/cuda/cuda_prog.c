@@ -22,114 +22,13 @@ struct infer_exec {
     infer_range slots[];
 };
 
-/* ---- Norms that the product after them makes by itself -------------------------------------------------------- */
+/* ---- What later launches do ---------------------------------------------------------------------------------- */
 
-static const infer_node *node_of(const infer_graph_view *v, uint32_t i)
-{
-    return (const infer_node *)(const void *)((const uint8_t *)v->nodes + (size_t)i * v->node_size);
-}
-
-static int overlap(const infer_operand *a, const infer_operand *b)
-{
-    return a->slot != INFER_SLOT_ABSENT && a->slot == b->slot && a->offset < b->offset + b->size &&
-           b->offset < a->offset + a->size;
-}
-
-/* Whether nobody reads an output's memory after node i before it is written anew. What is not written anew may be a
- * result of the program's, unless it is said not to be. */
-static int last_read(const infer_graph_view *v, uint32_t i, const infer_operand *a)
-{
-    for (i++; i < v->n_nodes; i++) {
-        const infer_node *n = node_of(v, i);
-        for (uint32_t k = 0; k < n->op->n_in; k++)
-            if (overlap(&n->operands[k], a))
-                return 0;
-        for (uint32_t k = n->op->n_in; k < n->op->n_in + n->op->n_out; k++)
-            if (overlap(&n->operands[k], a))
-                return 1;
-    }
-    return (a->flags & INFER_OPERAND_INNER) != 0;
-}
-
-/* Whether memory ends with the program. */
-static int in_arena(const infer_graph_view *v, const infer_operand *a)
-{
-    return a->slot != INFER_SLOT_ABSENT &&
-           ((const infer_slot_desc *)(const void *)((const uint8_t *)v->slots + (size_t)a->slot * v->slot_size))
-                   ->kind == INFER_SLOT_ARENA;
-}
-
-/* Whether memory is not written in this program. */
-static int is_given(const infer_graph_view *v, const infer_operand *a)
-{
-    return a->slot == INFER_SLOT_ABSENT || !in_arena(v, a);
-}
-
-/* How many launches of the next node make a norm of x by themselves, 0: none. An RMS norm of whole rows whose result is
- * the x of the next node alone, in memory that ends with the program; its weights are
- * read before x is there, so nothing in the program writes them. */
+/* How many launches of the next node make a norm by themselves, 0: none. Its weights are read before x is there, which
+ * launch_norm_goes has looked at. */
 static uint32_t kept(infer_device *dev, const infer_graph_view *v, uint32_t i)
 {
-    if (i + 1 >= v->n_nodes)
-        return 0;
-    const infer_node *n = node_of(v, i), *next = node_of(v, i + 1);
-    const infer_operand *y = &n->operands[n->op->n_in];
-    if (n->op->op != INFER_OP_RMS_NORM || n->op->n_out != 1 || n->op->n_epilogue || !in_arena(v, y) ||
-        !is_given(v, &n->operands[1]) || next->operands[0].slot != y->slot || next->operands[0].offset != y->offset)
-        return 0;
-    for (uint32_t k = 1; k < next->op->n_in; k++)
-        if (overlap(&next->operands[k], y))
-            return 0;
-    for (uint32_t k = next->op->n_in; k < next->op->n_in + next->op->n_out && next->op->op != INFER_OP_GATED_MLP; k++)
-        if (overlap(&next->operands[k], &n->operands[0])) /* blocks read it while others have ended */
-            return 0;
-    return last_read(v, i + 1, y) ? cuda_makes_norm(dev, n->op, next->op) : 0;
-}
-
-/* ---- Rotations and cache writes that a later launch does -------------------------------------------------------- */
-
-static int same(const infer_operand *a, const infer_operand *b)
-{
-    return a->slot == b->slot && a->offset == b->offset && a->size == b->size;
-}
-
-/* Whether one launch may write what node i writes and read what node k reads, in no order. */
-static int apart(const infer_node *i, const infer_node *k)
-{
-    const infer_op_desc *a = i->op, *b = k->op;
-    for (uint32_t y = a->n_in; y < a->n_in + a->n_out; y++)
-        for (uint32_t x = 0; x < b->n_in; x++)
-            if (overlap(&i->operands[y], &k->operands[x]))
-                return 0;
-    for (uint32_t x = 0; x < b->n_in; x++)
-        if (overlap(&i->scratch, &k->operands[x]))
-            return 0;
-    return 1;
-}
-
-/* A rotation of other rows' heads in the same way, and a write behind it: one launch does both. */
-static int joins(const infer_node *rope, const infer_node *write)
-{
-    const infer_op_desc *a = rope->op, *b = write->op;
-    infer_attrs_rope one, two;
-    infer_attrs_rope_kv both;
-    if (a->op != INFER_OP_ROPE || b->op != INFER_OP_ROPE_KV_WRITE || a->rows_from != b->rows_from ||
-        a->rows_mul != b->rows_mul || launch_tensor_desc(a, 0)->shape[0] != launch_tensor_desc(b, 0)->shape[0])
-        return 0;
-    launch_attrs(a, &one, sizeof one);
-    launch_attrs(b, &both, sizeof both);
-    two = both.rope;
-    two.struct_size = one.struct_size;
-    for (uint32_t i = 0; i < 2; i++) { /* positions, frequencies */
-        const infer_tensor_desc *x = launch_tensor_desc(a, 1 + i), *y = launch_tensor_desc(b, 2 + i);
-        if (!same(&rope->operands[1 + i], &write->operands[2 + i]) || x->format != y->format ||
-            memcmp(x->shape, y->shape, x->rank * sizeof *x->shape) ||
-            memcmp(x->stride, y->stride, x->rank * sizeof *x->stride))
-            return 0;
-    }
-    return !memcmp(&one, &two, sizeof one) && same(&rope->counts, &write->counts) && apart(rope, rope) &&
-           apart(rope, write) && apart(write, rope) && apart(write, write) &&
-           !overlap(&rope->operands[3], &write->operands[5]) && !overlap(&rope->operands[3], &write->operands[6]);
+    return launch_norm_goes(v, i) ? cuda_makes_norm(dev, launch_node(v, i)->op, launch_node(v, i + 1)->op) : 0;
 }
 
 /* Whether the attention behind them does both: it reads their results and is the last to, the rotated queries are
@@ -137,27 +36,29 @@ static int joins(const infer_node *rope, const infer_node *write)
  * it runs. */
 static int left(infer_device *dev, const infer_graph_view *v, uint32_t i)
 {
-    const infer_node *rope = node_of(v, i), *write = node_of(v, i + 1);
-    const infer_node *attn = i + 2 < v->n_nodes ? node_of(v, i + 2) : NULL;
+    const infer_node *rope = launch_node(v, i), *write = launch_node(v, i + 1);
+    const infer_node *attn = i + 2 < v->n_nodes ? launch_node(v, i + 2) : NULL;
     const infer_operand *y = &rope->operands[3];
     if (!attn || attn->op->op != INFER_OP_ATTN_PAGED || !cuda_makes_ropes(dev, rope->op, write->op, attn->op) ||
-        !in_arena(v, y) || !same(y, &attn->operands[0]) || !same(&write->operands[5], &attn->operands[1]) ||
-        !same(&write->operands[6], &attn->operands[2]) || !same(&write->counts, &attn->counts) || !apart(attn, rope) ||
-        !apart(attn, write))
+        !launch_in_arena(v, y) || !launch_same(y, &attn->operands[0]) ||
+        !launch_same(&write->operands[5], &attn->operands[1]) ||
+        !launch_same(&write->operands[6], &attn->operands[2]) || !launch_same(&write->counts, &attn->counts) ||
+        !launch_apart(attn, rope) || !launch_apart(attn, write))
         return 0;
     for (uint32_t k = 3; k < attn->op->n_in; k++) /* is read before the kernel before has ended */
-        if (!is_given(v, &attn->operands[k]))
+        if (!launch_is_given(v, &attn->operands[k]))
             return 0;
     for (uint32_t k = 2; k < 5; k++)
-        if (!is_given(v, &write->operands[k]))
+        if (!launch_is_given(v, &write->operands[k]))
             return 0;
-    if (!is_given(v, &attn->counts))
+    if (!launch_is_given(v, &attn->counts))
         return 0;
     for (uint32_t k = 1; k < attn->op->n_in; k++)
-        if (overlap(&attn->operands[k], y) || (k > 2 && overlap(&attn->operands[k], &write->operands[5])) ||
-            (k > 2 && overlap(&attn->operands[k], &write->operands[6])))
+        if (launch_overlap(&attn->operands[k], y) ||
+            (k > 2 && launch_overlap(&attn->operands[k], &write->operands[5])) ||
+            (k > 2 && launch_overlap(&attn->operands[k], &write->operands[6])))
             return 0;
-    return last_read(v, i + 2, y);
+    return launch_last_read(v, i + 2, y);
 }
 
 /* ---- Attention whose result is x of the product behind it -------------------------------------------------------- */
@@ -167,23 +68,23 @@ static int left(infer_device *dev, const infer_graph_view *v, uint32_t i)
  * others have ended. */
 static uint32_t hands_over(infer_device *dev, const infer_graph_view *v, uint32_t i)
 {
-    const infer_node *n = node_of(v, i), *next = i + 1 < v->n_nodes ? node_of(v, i + 1) : NULL;
+    const infer_node *n = launch_node(v, i), *next = i + 1 < v->n_nodes ? launch_node(v, i + 1) : NULL;
     if (!next || n->op->op != INFER_OP_ATTN_PAGED || n->op->n_out != 1)
         return 0;
     const infer_operand *y = &n->operands[n->op->n_in];
-    if (!in_arena(v, y) || !same(y, &next->operands[0]) || !same(&n->counts, &next->counts) || !apart(n, n) ||
-        overlap(y, &n->scratch) || overlap(y, &next->scratch))
+    if (!launch_in_arena(v, y) || !launch_same(y, &next->operands[0]) || !launch_same(&n->counts, &next->counts) ||
+        !launch_apart(n, n) || launch_overlap(y, &n->scratch) || launch_overlap(y, &next->scratch))
         return 0;
     for (uint32_t k = 1; k < next->op->n_in + next->op->n_out; k++)
-        if (overlap(&next->operands[k], y))
+        if (launch_overlap(&next->operands[k], y))
             return 0;
-    return last_read(v, i + 1, y) ? cuda_hands_over(dev, n->op, next->op, y->size) : 0;
+    return launch_last_read(v, i + 1, y) ? cuda_hands_over(dev, n->op, next->op, y->size) : 0;
 }
 
 static void keep_of(infer_device *dev, const infer_graph_view *v, uint32_t i, uint8_t *keep)
 {
     keep[i] |= (uint8_t)(kept(dev, v, i) | hands_over(dev, v, i));
-    if (i + 1 >= v->n_nodes || !joins(node_of(v, i), node_of(v, i + 1)))
+    if (i + 1 >= v->n_nodes || !launch_ropes_join(launch_node(v, i), launch_node(v, i + 1)))
         return;
     keep[i] = 1;
     keep[i + 1] = (uint8_t)left(dev, v, i);

@@ -177,6 +177,28 @@ uint32_t launch_epilogue_prefix(const infer_op_desc *op);
 /* The memory of each operand of a list `which`: -1 the counts, -2 nothing, -3 scratch. */
 void launch_operands(const launch_call *c, const int *which, uint32_t n, void **mem);
 
+/* ---- launch_view.c: nodes of a program in one launch, by their operands alone ---- */
+
+const infer_node *launch_node(const infer_graph_view *v, uint32_t i);
+/* Whether two operands have bytes in common; whether they are one. */
+int launch_overlap(const infer_operand *a, const infer_operand *b);
+int launch_same(const infer_operand *a, const infer_operand *b);
+/* Whether nobody reads an output's memory after node i before it is written anew. What is not written anew may be a
+ * result of the program's, unless it is said not to be. */
+int launch_last_read(const infer_graph_view *v, uint32_t i, const infer_operand *a);
+/* Whether memory ends with the program; whether it is not written in this program. */
+int launch_in_arena(const infer_graph_view *v, const infer_operand *a);
+int launch_is_given(const infer_graph_view *v, const infer_operand *a);
+/* Whether one launch may write what node i writes and read what node k reads, in no order. */
+int launch_apart(const infer_node *i, const infer_node *k);
+/* Whether launches of node i + 1 may make by themselves what node i makes: an RMS norm of whole rows whose result is
+ * the x of the next node alone, in memory that ends with the program, while its own x stays until they have ended. Its
+ * weights are nothing that the program writes. Of a GATED_MLP only the launches before its last one may. */
+int launch_norm_goes(const infer_graph_view *v, uint32_t i);
+/* Whether a rotation and the write behind it may be one launch: other heads of the same rows, rotated in the same way,
+ * and neither writes what the other reads or writes. */
+int launch_ropes_join(const infer_node *rope, const infer_node *write);
+
 /* ---- Given by the backend ---- */
 
 extern const char launch_backend[]; /* its name, for messages */

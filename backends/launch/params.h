@@ -149,6 +149,13 @@ typedef struct lp_ropes {
     lp_rope of[3];
 } lp_ropes;
 
+/* The same where all say the same of rotation, slots and rows: K as k says, as many heads of V, perhaps Q to rows. */
+typedef struct lp_rope_kvq {
+    lp_rope k;
+    lp_tensor v, v_to, q, q_to;
+    lp_i32 q_heads, reserved;
+} lp_rope_kvq;
+
 /* Threads that a row of lp_rope takes where kernels write pairs of elements, a pair of up to four heads each; where
  * they write blocks of 32, one an element. */
 #define LP_ROPE_PAIRS(heads, width)  (((heads) + 3) / 4 * (((width) + 1) / 2))

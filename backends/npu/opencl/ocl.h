@@ -72,7 +72,7 @@ struct infer_device {
     cl_command_queue setup; /* for allocation and mapping */
     cl_mem dummy;           /* stands for absent operands */
     const ocl_tune *tune;
-    int is_cpu, unified, planes; /* the last: weights are taken apart */
+    int is_cpu, unified, planes, merge; /* planes: weights are taken apart; merge: launches of several nodes */
     uint64_t memory, max_buffer, local_bytes;
     uint32_t units, row_lanes; /* the latter as tune says, or what the device takes */
     int32_t tile_from;         /* rows from which tiles are used */
@@ -122,6 +122,7 @@ typedef struct ocl_launch {
 typedef struct ocl_sink {
     infer_status (*take)(void *ctx, const ocl_launch *l);
     void *ctx;
+    const ocl_launch *held; /* the launch of the node before, which this node's launches do; NULL: none */
 } ocl_sink;
 
 /* ---- ocl_plugin.c ---- */
@@ -255,6 +256,7 @@ OCL_OP(matmul); /* matmul, moe_matmul, lora: ocl_matmul.c */
 OCL_OP(qkv);
 OCL_OP(gated_mlp);
 OCL_OP(route);  /* moe_route: ocl_moe.c */
+OCL_OP(ropes);  /* kv_write, rope_kv_write: ocl_rope.c */
 OCL_OP(attn);   /* paged, latent, dense: ocl_attn.c */
 OCL_OP(sample); /* ocl_sample.c */
 

@@ -99,8 +99,9 @@ infer_status ocl_dev_open(const infer_host *host, uint32_t index, infer_device *
     infer_status s = choose_tune(dev);
     if (s)
         goto err_dev;
-    const char *planes = host->config_get(host->ctx, "planes");
+    const char *planes = host->config_get(host->ctx, "planes"), *merge = host->config_get(host->ctx, "merge");
     dev->planes = !planes || strcmp(planes, "0") != 0;
+    dev->merge = !merge || strcmp(merge, "0") != 0;
     const char *same = host->config_get(host->ctx, "deterministic");
     dev->tile_from = same && strcmp(same, "0") ? INT32_MAX : (int32_t)dev->tune->tile_from;
     dev->row_lanes = dev->tune->row_lanes;

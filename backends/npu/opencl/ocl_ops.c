@@ -8,7 +8,9 @@
 #define OP(ID, name, rows_of)     [INFER_OP_##ID] = {ocl_check_##name, ocl_run_##name, rows_of}
 #define SHARED(ID, name, rows_of) [INFER_OP_##ID] = {launch_check_##name, launch_run_##name, rows_of},
 static const launch_op table[INFER_OP_COUNT] = {
-    LAUNCH_OPS(SHARED) LAUNCH_ROPES(SHARED) OP(MATMUL, matmul, 0),
+    LAUNCH_OPS(SHARED) SHARED(ROPE, rope, 0) OP(MATMUL, matmul, 0),
+    OP(KV_WRITE, ropes, 0),
+    OP(ROPE_KV_WRITE, ropes, 0),
     OP(MOE_ROUTE, route, 0),
     OP(MOE_MATMUL, matmul, 0),
     OP(GATED_MLP, gated_mlp, 0),
@@ -201,7 +203,7 @@ static infer_status run_now(void *ctx, const ocl_launch *l)
 
 infer_status ocl_cmd_op(infer_queue *queue, const infer_op_desc *op, const infer_op_args *args)
 {
-    return ocl_op_emit(queue->dev, op, args, &(ocl_sink){run_now, queue});
+    return ocl_op_emit(queue->dev, op, args, &(ocl_sink){run_now, queue, NULL});
 }
 
 infer_status ocl_fill_bytes(infer_queue *queue, const infer_range *dst, uint32_t pattern, uint32_t pattern_bytes)

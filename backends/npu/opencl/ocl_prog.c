@@ -1,21 +1,16 @@
-/* Programs: a copy of the view's ops; an instance is a list of kernel objects whose arguments are set, so that a run
- * only enqueues them. A changed slot sets them again. SPDX-License-Identifier: Apache-2.0 */
+/* Programs: a copy of the view, and which of its nodes go in one launch; an instance is a list of kernel objects whose
+ * arguments are set, so that a run only enqueues them. A changed slot sets them again. SPDX-License-Identifier:
+ * Apache-2.0 */
 #include "config.h"
 
 #include <string.h>
 
 #include "ocl.h"
 
-typedef struct prog_node {
-    infer_op_desc op;
-    const infer_operand *operands; /* n_in + n_out */
-    infer_operand counts, scratch;
-} prog_node;
-
 struct infer_program {
     infer_device *dev;
-    uint32_t n_nodes, n_slots;
-    prog_node *nodes;
+    const infer_graph_view *view;
+    uint8_t *goes; /* of each node: whether the next one's launches do what it does */
 };
 
 typedef struct kept {
@@ -32,50 +27,15 @@ struct infer_exec {
     kept list[];
 };
 
-/* ---- Copying a view into one block: without memory it only counts ------------------------------------------- */
+/* ---- What goes together ----------------------------------------------------------------------------------------- */
 
-typedef struct bump {
-    char *base;
-    uint64_t used;
-} bump;
-
-static void *take(bump *b, uint64_t n)
+/* Whether node i + 1 does what node i does. Decided once for a program, by what launch_view.c proves from the operands
+ * of its view, so that an instance has the same launches wherever its slots are bound to. */
+static int goes(const infer_device *dev, const infer_graph_view *v, uint32_t i)
 {
-    void *p = b->base ? b->base + b->used : NULL;
-    b->used += (n + 15) / 16 * 16;
-    return p;
-}
-
-static const void *keep(bump *b, const void *src, uint64_t n)
-{
-    void *p = src && n ? take(b, n) : NULL;
-    if (p)
-        memcpy(p, src, (size_t)n);
-    return p;
-}
-
-static infer_program *keep_view(bump *b, const infer_graph_view *view)
-{
-    infer_program *p = take(b, sizeof *p);
-    prog_node *nodes = take(b, view->n_nodes * sizeof *nodes);
-    for (uint32_t i = 0; i < view->n_nodes; i++) {
-        const infer_node *from =
-            (const infer_node *)(const void *)((const char *)view->nodes + (uint64_t)i * view->node_size);
-        const infer_op_desc *op = from->op;
-        uint32_t n = op->n_in + op->n_out;
-        prog_node to = {.counts = from->counts, .scratch = from->scratch};
-        memcpy(&to.op, op, op->struct_size < sizeof to.op ? op->struct_size : sizeof to.op);
-        to.op.next = NULL; /* no kernel reads an extension */
-        to.op.tensors = keep(b, op->tensors, (uint64_t)n * op->tensor_size);
-        to.op.attrs = keep(b, op->attrs, op->attrs_size);
-        to.op.epilogue = keep(b, op->epilogue, (uint64_t)op->n_epilogue * op->epilogue_size);
-        to.operands = keep(b, from->operands, n * sizeof *from->operands);
-        if (nodes)
-            nodes[i] = to;
-    }
-    if (p)
-        *p = (infer_program){.n_nodes = view->n_nodes, .n_slots = view->n_slots, .nodes = nodes};
-    return p;
+    if (!dev->merge || i + 1 >= v->n_nodes)
+        return 0;
+    return launch_ropes_join(launch_node(v, i), launch_node(v, i + 1));
 }
 
 /* ---- Emitting all of a program -------------------------------------------------------------------------------- */
@@ -87,14 +47,23 @@ static infer_range place(const infer_operand *o, const infer_range *slots)
     return (infer_range){slots[o->slot].buffer, slots[o->slot].offset + o->offset, o->size};
 }
 
+static infer_status hold(void *ctx, const ocl_launch *l)
+{
+    memcpy(ctx, l, sizeof *l);
+    return INFER_OK;
+}
+
+/* What goes with the next node is one launch, which is held until then. */
 static infer_status emit_all(const infer_program *p, const infer_range *slots, const ocl_sink *sink)
 {
-    for (uint32_t i = 0; i < p->n_nodes; i++) {
-        const prog_node *node = &p->nodes[i];
+    infer_device *dev = p->dev;
+    ocl_launch held;
+    for (uint32_t i = 0; i < p->view->n_nodes; i++) {
+        const infer_node *node = launch_node(p->view, i);
         infer_range operands[INFER_OP_MAX_OPERANDS];
-        uint32_t n = node->op.n_in + node->op.n_out;
+        uint32_t n = node->op->n_in + node->op->n_out;
         if (n > INFER_OP_MAX_OPERANDS)
-            return ocl_fail(p->dev->host, INFER_E_INVALID, "opencl: node %u has %u operands", i, n);
+            return ocl_fail(dev->host, INFER_E_INVALID, "opencl: node %u has %u operands", i, n);
         for (uint32_t k = 0; k < n; k++)
             operands[k] = place(&node->operands[k], slots);
         const infer_op_args args = {.struct_size = sizeof args,
@@ -102,7 +71,8 @@ static infer_status emit_all(const infer_program *p, const infer_range *slots, c
                                     .operands = operands,
                                     .counts = place(&node->counts, slots),
                                     .scratch = place(&node->scratch, slots)};
-        infer_status s = ocl_op_emit(p->dev, &node->op, &args, sink);
+        const ocl_sink later = {hold, &held, NULL}, now = {sink->take, sink->ctx, i && p->goes[i - 1] ? &held : NULL};
+        infer_status s = ocl_op_emit(dev, node->op, &args, p->goes[i] ? &later : &now);
         if (s)
             return s;
     }
@@ -119,22 +89,27 @@ static infer_status count(void *ctx, const ocl_launch *l)
 infer_status ocl_prog_build(infer_device *dev, const infer_graph_view *view, infer_program **out,
                             infer_program_info *info)
 {
-    bump b = {0};
-    keep_view(&b, view);
-    b.base = dev->host->alloc(dev->host->ctx, b.used, 16);
-    if (!b.base)
-        return ocl_fail(dev->host, INFER_E_NO_MEMORY, "opencl: no host memory for a program");
-    b.used = 0;
-    *out = keep_view(&b, view);
-    (*out)->dev = dev;
+    const infer_host *host = dev->host;
+    infer_program *p = host->alloc(host->ctx, sizeof *p + view->n_nodes, _Alignof(infer_program));
+    const infer_graph_view *copy = p ? host->view_keep(host->ctx, view) : NULL;
+    if (!copy) {
+        host->free(host->ctx, p);
+        return ocl_fail(host, INFER_E_NO_MEMORY, "opencl: no host memory for a program");
+    }
+    *p = (infer_program){dev, copy, (uint8_t *)(p + 1)};
+    for (uint32_t i = 0; i < copy->n_nodes; i++)
+        p->goes[i] = (uint8_t)goes(dev, copy, i);
     infer_program_info i = {0};
     launch_put(info, &i, sizeof i);
+    *out = p;
     return INFER_OK;
 }
 
 void ocl_prog_destroy(infer_program *prog)
 {
-    prog->dev->host->free(prog->dev->host->ctx, prog);
+    const infer_host *host = prog->dev->host;
+    host->view_drop(host->ctx, prog->view);
+    host->free(host->ctx, prog);
 }
 
 /* ---- Instances ------------------------------------------------------------------------------------------------ */
@@ -170,9 +145,9 @@ infer_status ocl_prog_instantiate(infer_program *prog, infer_queue *queue, const
     infer_device *dev = prog->dev;
     uint32_t n = 0;
     (void)queue;
-    infer_status s = n_slots == prog->n_slots
-                         ? emit_all(prog, slots, &(ocl_sink){count, &n})
-                         : ocl_fail(dev->host, INFER_E_INVALID, "opencl: %u slots, not %u", n_slots, prog->n_slots);
+    infer_status s = n_slots == prog->view->n_slots ? emit_all(prog, slots, &(ocl_sink){count, &n, NULL})
+                                                    : ocl_fail(dev->host, INFER_E_INVALID, "opencl: %u slots, not %u",
+                                                               n_slots, prog->view->n_slots);
     if (s)
         return s;
     uint64_t head = (sizeof(infer_exec) + n * sizeof(kept) + 15) / 16 * 16;
@@ -185,7 +160,7 @@ infer_status ocl_prog_instantiate(infer_program *prog, infer_queue *queue, const
     if (n_slots)
         memcpy(x->slots, slots, n_slots * sizeof *slots);
     recorder r = {.x = x};
-    s = emit_all(prog, x->slots, &(ocl_sink){record, &r});
+    s = emit_all(prog, x->slots, &(ocl_sink){record, &r, NULL});
     if (s) {
         ocl_exec_destroy(x);
         return s;
@@ -199,11 +174,11 @@ infer_status ocl_prog_update(infer_exec *exec, uint32_t slot, const infer_range 
     infer_range was = exec->slots[slot];
     recorder r = {.x = exec};
     exec->slots[slot] = *range;
-    infer_status s = emit_all(exec->prog, exec->slots, &(ocl_sink){record, &r});
+    infer_status s = emit_all(exec->prog, exec->slots, &(ocl_sink){record, &r, NULL});
     if (s) { /* as it was; what fails here fails for want of host memory */
         recorder back = {.x = exec};
         exec->slots[slot] = was;
-        (void)emit_all(exec->prog, exec->slots, &(ocl_sink){record, &back});
+        (void)emit_all(exec->prog, exec->slots, &(ocl_sink){record, &back, NULL});
     }
     return s;
 }

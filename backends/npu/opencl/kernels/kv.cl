@@ -11,64 +11,109 @@ float2 turn(int pos, float freq)
     return (float2)(sin(r), cos(r));
 }
 
-/* Element e of a head after rotation. */
-float turned(const lp_rope *p, const G uchar *x, const G uchar *pos, const G uchar *freq, int e)
+/* Element e of a head of this format after rotation of its first dims elements, as p says. */
+float turned(const lp_rope *p, const G uchar *x, int fmt, int dims, const G uchar *pos, const G uchar *freq, int e)
 {
-    if (e >= p->dims)
-        return ld(x, p->x.fmt, e);
-    int half_n = p->dims / 2, i = p->kind ? e % half_n : e / 2, second = p->kind ? e >= half_n : e & 1;
+    if (e >= dims)
+        return ld(x, fmt, e);
+    int half_n = dims / 2, i = p->kind ? e % half_n : e / 2, second = p->kind ? e >= half_n : e & 1;
     int a = p->kind ? i : 2 * i, b = p->kind ? i + half_n : 2 * i + 1, which = 0;
     if (p->n_pos > 1) /* the position that pair i uses: sections in order */
         for (int end = p->section[0]; which < p->n_pos - 1 && i >= end; end += p->section[which])
             which++;
     float2 sc = turn(((const G int *)pos)[which], ld(freq, p->freq.fmt, i)) * p->magnitude;
-    float u = ld(x, p->x.fmt, a), v = ld(x, p->x.fmt, b);
+    float u = ld(x, fmt, a), v = ld(x, fmt, b);
     return second ? fma(u, sc.x, v * sc.y) : fma(u, sc.y, -(v * sc.x));
 }
 
-/* 32 elements of a head, by one item or by 32 lanes: rotated where dims is not 0, to rows (no slots) or to a plane of
- * the cache. */
-__kernel void rope_write(const G uchar *x, const G uchar *pos, const G uchar *freq, const G uchar *slots, G uchar *y,
-                         const G uchar *counts, const lp_rope p)
+/* Where a head of a row goes: to rows, or to a plane of the cache by the row's slot; -1: nowhere. */
+long goes_to(const lp_rope *p, const lp_tensor *y, int paged, int heads, const G uchar *slots, int row, int head)
 {
-    int e0 = 32 * get_group_id(0), head = get_global_id(1), row = get_global_id(2), n = min(32, p.x.width - e0);
-    int slot = 0, live = row < rows_of(counts, &p.rows) && head < p.heads;
-    x += at(&p.x, live ? (long)row * p.heads + head : 0);
-    pos += p.dims && live ? at(&p.pos, row) : 0;
-    freq += p.freq.off;
-    if (live && p.slots.fmt) {
-        slot = *(const G int *)(slots + at(&p.slots, row));
-        live = slot >= 0 && slot / p.block_size < p.n_blocks;
-    }
-    if (!p.slots.fmt)
-        y += at(&p.y, live ? (long)row * p.heads + head : 0);
-    else if (live)
-        y += p.y.off + slot / p.block_size * p.y.s0 + head * p.y.s1 + slot % p.block_size * p.y.s2;
-    int packed = p.y.fmt == FMT_Q8_0 || p.y.fmt == FMT_Q4_0;
+    if (!paged)
+        return at(y, (long)row * heads + head);
+    int slot = *(const G int *)(slots + at(&p->slots, row));
+    if (slot < 0 || slot / p->block_size >= p->n_blocks)
+        return -1;
+    return (long)y->off + slot / p->block_size * y->s0 + head * y->s1 + slot % p->block_size * y->s2;
+}
+
+/* 32 elements of a head from e0 on, by one item or by 32 lanes: rotated where dims is not 0. Where live is 0, nothing;
+ * no lane of a group may stay away. */
+void write_32(const lp_rope *p, const G uchar *x, int fmt, int width, int dims, const G uchar *pos, const G uchar *freq,
+              G uchar *y, int to, int e0, int live, L float *all)
+{
+    int n = min(32, width - e0), packed = to == FMT_Q8_0 || to == FMT_Q4_0;
 #if LANES == 1
     float v[32];
     for (int i = 0; i < n && live; i++) {
-        v[i] = turned(&p, x, pos, freq, e0 + i);
+        v[i] = turned(p, x, fmt, dims, pos, freq, e0 + i);
         if (!packed)
-            st_plain(y, p.y.fmt, e0 + i, v[i]);
+            st_plain(y, to, e0 + i, v[i]);
     }
-    if (packed && live)
-        pack32(y, p.y.fmt, e0 / 32, v);
+    if (packed && live && n > 0)
+        pack32(y, to, e0 / 32, v);
 #else
-    L float all[32];
     int i = get_local_id(0);
-    float u = live && i < n ? turned(&p, x, pos, freq, e0 + i) : 0.0f;
+    float u = live && i < n ? turned(p, x, fmt, dims, pos, freq, e0 + i) : 0.0f;
     all[i] = u;
     FENCE();
     if (!packed && live && i < n)
-        st_plain(y, p.y.fmt, e0 + i, u);
-    if (packed && live && i == 0) {
+        st_plain(y, to, e0 + i, u);
+    if (packed && live && i == 0 && n > 0) {
         float v[32];
         for (int k = 0; k < 32; k++)
             v[k] = all[k];
-        pack32(y, p.y.fmt, e0 / 32, v);
+        pack32(y, to, e0 / 32, v);
     }
 #endif
+}
+
+#if LANES == 1
+#define SCRATCH_32(name) L float *name = 0
+#define GROUP_OF_32
+#else
+#define SCRATCH_32(name) L float name[32]
+#define GROUP_OF_32      __attribute__((reqd_work_group_size(32, 1, 1)))
+#endif
+
+/* Heads rotated where dims is not 0, to rows (no slots) or to a plane of the cache. Dimension 0: groups of 32 elements,
+ * 1: heads, 2: rows. */
+__kernel GROUP_OF_32 void rope_write(const G uchar *x, const G uchar *pos, const G uchar *freq, const G uchar *slots,
+                                     G uchar *y, const G uchar *counts, const lp_rope p)
+{
+    SCRATCH_32(all);
+    int head = get_global_id(1), row = get_global_id(2), live = row < rows_of(counts, &p.rows) && head < p.heads;
+    long to = live ? goes_to(&p, &p.y, p.slots.fmt, p.heads, slots, row, head) : -1;
+    live = to >= 0;
+    write_32(&p, x + (live ? at(&p.x, (long)row * p.heads + head) : 0), p.x.fmt, p.x.width, p.dims,
+             pos + (p.dims && live ? at(&p.pos, row) : 0), freq + p.freq.off, y + (live ? to : 0), p.y.fmt,
+             32 * (int)get_group_id(0), live, all);
+}
+
+/* The same of K, V and perhaps Q in one launch: dimension 1 has the heads of Q, then K's, then V's. */
+__kernel GROUP_OF_32 void rope_writes(const G uchar *k, const G uchar *pos, const G uchar *freq, const G uchar *slots,
+                                      G uchar *k_to, const G uchar *v, G uchar *v_to, const G uchar *q, G uchar *q_to,
+                                      const G uchar *counts, const lp_rope_kvq p)
+{
+    SCRATCH_32(all);
+    int head = get_global_id(1), row = get_global_id(2), is_q = head < p.q_heads, heads = is_q ? p.q_heads : p.k.heads;
+    head -= is_q ? 0 : p.q_heads;
+    int is_k = !is_q && head < heads, live = row < rows_of(counts, &p.k.rows);
+    head -= is_q || is_k ? 0 : heads;
+    live &= head < heads;
+    long from = 0, to = -1, n = (long)row * heads + head;
+    if (live) {
+        from = is_q ? at(&p.q, n) : is_k ? at(&p.k.x, n) : at(&p.v, n);
+        to = is_q   ? goes_to(&p.k, &p.q_to, 0, heads, slots, row, head)
+             : is_k ? goes_to(&p.k, &p.k.y, 1, heads, slots, row, head)
+                    : goes_to(&p.k, &p.v_to, 1, heads, slots, row, head);
+    }
+    live = to >= 0;
+    int dims = is_q || is_k ? p.k.dims : 0, at_pos = dims && live;
+    write_32(&p.k, (is_q ? q : is_k ? k : v) + from, is_q ? p.q.fmt : is_k ? p.k.x.fmt : p.v.fmt,
+             is_q ? p.q.width : is_k ? p.k.x.width : p.v.width, dims, pos + (at_pos ? at(&p.k.pos, row) : 0),
+             freq + p.k.freq.off, (is_q ? q_to : is_k ? k_to : v_to) + (live ? to : 0),
+             is_q ? p.q_to.fmt : is_k ? p.k.y.fmt : p.v_to.fmt, 32 * (int)get_group_id(0), live, all);
 }
 
 /* One byte column of a head: lists are walked in order. Dimension 0: bytes, 1: heads, 2: list entries (mode 2: one). */
