@@ -134,8 +134,8 @@ static const struct model {
     const char *name, *args;
     unsigned lanes, items; /* launches of a layer */
 } models[] = {
-    {"llama, f32", "--arch llama --type f32", 9, 12},
-    {"llama, q8_0", "--arch llama --type q8_0", 9, 12},
+    {"llama, f32", "--arch llama --type f32", 8, 12},
+    {"llama, q8_0", "--arch llama --type q8_0", 8, 12},
 };
 
 static unsigned check(const struct model *m, const char *tune)

@@ -58,6 +58,14 @@ static int uses_tiles(const infer_device *dev, const lp_mm *p)
     return dev->tune->tile && !p->ids.fmt && p->choices == 1 && p->rows.cap >= dev->tile_from;
 }
 
+/* Emits a launch over n columns of so many rows. one: each by itself. */
+static infer_status emit_columns(launch_call *c, ocl_launch *l, size_t n, size_t rows, int one)
+{
+    const ocl_tune *t = c->dev->tune;
+    size_t columns = t->mv_columns * t->mv_serial, each = one ? 1 : t->mv_rows;
+    return ocl_emit(c, l, (n + columns - 1) / columns, (rows + each - 1) / each, 1, t->mv_lanes * t->mv_columns, 1);
+}
+
 static infer_status multiply(launch_call *c, const launch_product *m)
 {
     const ocl_tune *t = c->dev->tune;
@@ -74,8 +82,7 @@ static infer_status multiply(launch_call *c, const launch_product *m)
     size_t rows = (size_t)p.rows.cap * (size_t)p.choices, n = (size_t)p.n;
     if (tiles)
         return ocl_emit(c, &l, (n + t->tile - 1) / t->tile, (rows + t->tile - 1) / t->tile, 1, 256, 1);
-    size_t columns = t->mv_columns * t->mv_serial, each = one ? 1 : t->mv_rows;
-    return ocl_emit(c, &l, (n + columns - 1) / columns, (rows + each - 1) / each, 1, t->mv_lanes * t->mv_columns, 1);
+    return emit_columns(c, &l, n, rows, one);
 }
 
 /* Whether the n weights from operand 1 on go in one launch: of one format and layout, met by few rows. */
@@ -88,23 +95,36 @@ static int joins(const infer_device *dev, const infer_op_desc *op, uint32_t n)
     return dev->tune->mv_lanes > 1 && !(dev->tune->tile && launch_tensor_desc(op, 0)->shape[0] >= dev->tile_from);
 }
 
-static infer_status multiply_joined(launch_call *c, uint32_t n, int bias, int y, const lp_tensor *out)
+static infer_status multiply_joined(launch_call *c, uint32_t n, int bias)
 {
-    const ocl_tune *t = c->dev->tune;
     const ocl_program *program;
     ocl_launch l;
     lp_mms p;
     int which[11];
-    launch_fill_products(c, n, bias, y, out, &p, which);
+    launch_fill_products(c, n, bias, (int)c->op->n_in, NULL, &p, which);
     infer_status s = program_of(c->dev, launch_tensor_desc(c->op, 1), (infer_format)p.x.fmt, &program);
     if (s)
         return s;
-    int one = p.rows.cap == 1;
-    ocl_launch_init(&l, c, program, one ? "mvs1" : "mvsr", which, 11, &p, sizeof p);
-    size_t columns = t->mv_columns * t->mv_serial, total = (size_t)p.n[0] + (size_t)p.n[1] + (size_t)p.n[2];
-    size_t rows = (size_t)p.rows.cap, each = one ? 1 : t->mv_rows;
-    return ocl_emit(c, &l, (total + columns - 1) / columns, (rows + each - 1) / each, 1, t->mv_lanes * t->mv_columns,
-                    1);
+    ocl_launch_init(&l, c, program, p.rows.cap == 1 ? "mvs1" : "mvsr", which, 11, &p, sizeof p);
+    return emit_columns(c, &l, (size_t)p.n[0] + (size_t)p.n[1] + (size_t)p.n[2], (size_t)p.rows.cap, p.rows.cap == 1);
+}
+
+/* Gate and up, and to scratch what the gate makes of it. */
+static infer_status multiply_gated(launch_call *c, const lp_tensor *hidden, const infer_attrs_act *act)
+{
+    const ocl_program *program;
+    ocl_launch l;
+    lp_mms p;
+    int which[11];
+    launch_fill_products(c, 2, -2, -3, (const lp_tensor[]){*hidden, *hidden}, &p, which);
+    p.kind = LP_MMS_GLU;
+    p.act = (int32_t)act->act;
+    p.limit = act->limit;
+    infer_status s = program_of(c->dev, launch_tensor_desc(c->op, 1), (infer_format)p.x.fmt, &program);
+    if (s)
+        return s;
+    ocl_launch_init(&l, c, program, p.rows.cap == 1 ? "mvg1" : "mvgr", (const int[]){0, 1, 2, -3, -1}, 5, &p, sizeof p);
+    return emit_columns(c, &l, 2 * (size_t)p.n[0], (size_t)p.rows.cap, p.rows.cap == 1);
 }
 
 /* Tiles add along K in another order than the kernels for few rows. */
@@ -148,7 +168,7 @@ infer_status ocl_run_qkv(launch_call *c)
 {
     infer_status s = INFER_OK;
     if (joins(c->dev, c->op, 3))
-        return multiply_joined(c, 3, 4, (int)c->op->n_in, NULL);
+        return multiply_joined(c, 3, 4);
     for (int i = 0; i < 3 && !s; i++) {
         int bias = 4 + i;
         int biased = bias < (int)c->op->n_in && launch_present(c->op, (uint32_t)bias);
@@ -200,16 +220,16 @@ infer_status ocl_run_gated_mlp(launch_call *c)
     infer_status s = ocl_program_ops(c->dev, &program);
     if (s)
         return s;
+    launch_attrs(op, &act, sizeof act);
     if (joins(c->dev, op, 2)) {
-        s = multiply_joined(c, 2, -2, -3, (const lp_tensor[]){gate, up});
-    } else {
-        s = multiply(c, &first);
-        if (!s)
-            s = multiply(c, &second);
+        s = multiply_gated(c, &gate, &act);
+        return s ? s : multiply(c, &last);
     }
+    s = multiply(c, &first);
+    if (!s)
+        s = multiply(c, &second);
     if (s)
         return s;
-    launch_attrs(op, &act, sizeof act);
     lp_each p = {.a = gate,
                  .b = up,
                  .y = gate,

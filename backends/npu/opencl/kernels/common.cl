@@ -88,6 +88,16 @@ float activate(int act, float x)
     }
 }
 
+/* The gate x of u; limit 0: none. */
+float gated(int act, float limit, float x, float u)
+{
+    if (limit > 0) {
+        x = x > limit ? limit : x;
+        u = u > limit ? limit : u < -limit ? -limit : u;
+    }
+    return activate(act, x) * u;
+}
+
 /* Over the lanes of a work-group, in a fixed order; every lane gets the result. tmp: LANES elements. */
 #if LANES == 1
 #define SCRATCH_F(name) L float *name = 0

@@ -32,14 +32,10 @@ __kernel void each(const G uchar *a, const G uchar *b, G uchar *y, const G uchar
         break;
     default:
         for (int i = first; i < last; i++) {
-            float x = ld(a, p.a.fmt, i), u = p.op == LP_EACH_GLU ? ld(b, p.b.fmt, i) : 1.0f;
-            if (p.limit > 0) {
-                x = x > p.limit ? p.limit : x;
-                if (p.op == LP_EACH_GLU)
-                    u = u > p.limit ? p.limit : u < -p.limit ? -p.limit : u;
-            }
-            x = activate(p.act, x);
-            st(y, p.y.fmt, i, p.op == LP_EACH_GLU ? x * u : x);
+            float x = ld(a, p.a.fmt, i);
+            st(y, p.y.fmt, i,
+               p.op == LP_EACH_GLU ? gated(p.act, p.limit, x, ld(b, p.b.fmt, i))
+                                   : activate(p.act, p.limit > 0 && x > p.limit ? p.limit : x));
         }
     }
 }

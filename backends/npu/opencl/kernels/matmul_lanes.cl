@@ -194,6 +194,9 @@ float mac8(float8 a, float8 b, float s)
 #define TAIL(R)
 #endif
 
+/* Of a kernel whose groups are of LC columns' lanes. */
+#define GROUP_OF_COLUMNS __attribute__((reqd_work_group_size(LK * LC, 1, 1)))
+
 /* A lane's sums over its groups of columns row[..] by rows xr[..], brought to red; then r and column are what the lane
  * stores, red[r][mine] its terms. */
 #define SUMS(R)                                                                                                        \
@@ -215,6 +218,13 @@ float mac8(float8 a, float8 b, float s)
     int me = get_local_id(0) % LK, r = me / CI, mine = get_local_id(0) / LK * CI + me % CI;                            \
     int column = (int)get_group_id(0) * (LC * CI) + mine;
 
+/* The sum of a column's lanes. */
+float joined(const L float *red)
+{
+    float16 v = vload16(0, red) + vload16(1, red);
+    return sum8(v.lo + v.hi);
+}
+
 /* CI columns a lane, so that loads of several are under way. Lane r of a column's joins and stores row r. */
 #define MV(NAME, R)                                                                                                    \
     __kernel void NAME(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias, const G uchar *e0, \
@@ -234,9 +244,8 @@ float mac8(float8 a, float8 b, float s)
             row[c] = w + min((int)get_group_id(0) * (LC * CI) + c0 + c, p.n - 1) * p.w_row;                            \
         SUMS(R)                                                                                                        \
         if (r < m && column < p.n) {                                                                                   \
-            float16 v = vload16(0, red[r][mine]) + vload16(1, red[r][mine]);                                           \
             st(y + at(&p.y, r0 + r), p.y.fmt, column,                                                                  \
-               finish(&p, have ? sum8(v.lo + v.hi) : 0.0f, r0 + r, column, bias, e0, e1, e2, e3));                     \
+               finish(&p, have ? joined(red[r][mine]) : 0.0f, r0 + r, column, bias, e0, e1, e2, e3));                  \
         }                                                                                                              \
     }
 #if LK != 32 || MVR * CI > LK
@@ -274,8 +283,7 @@ int weight_of(const lp_mms *p, int *c)
         SUMS(R)                                                                                                        \
         if (r < m && column < n) {                                                                                     \
             int i = weight_of(&p, &column);                                                                            \
-            float16 v = vload16(0, red[r][mine]) + vload16(1, red[r][mine]);                                           \
-            float sum = sum8(v.lo + v.hi);                                                                             \
+            float sum = joined(red[r][mine]);                                                                          \
             if (p.bias[i].fmt)                                                                                         \
                 sum += ld((i == 0 ? b0 : i == 1 ? b1 : b2) + p.bias[i].off, p.bias[i].fmt, column);                    \
             st((i == 0 ? y0 : i == 1 ? y1 : y2) + at(&p.y[i], r0 + r), p.y[i].fmt, column, sum);                       \
@@ -283,6 +291,32 @@ int weight_of(const lp_mms *p, int *c)
     }
 MVS(mvs1, 1)
 MVS(mvsr, MVR)
+
+/* y = act(gate) * up: a lane has the same column of both, so that a group has all that its outputs are made from. */
+#define MVG(NAME, R)                                                                                                   \
+    __kernel GROUP_OF_COLUMNS void NAME(const G uchar *x, const G uchar *w0, const G uchar *w1, G uchar *y,            \
+                                        const G uchar *counts, const lp_mms p)                                         \
+    {                                                                                                                  \
+        L float red[R][LC * CI][LK];                                                                                   \
+        int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
+        int m = clamp(rows_of(counts, &p.rows) - r0, 0, R), whole = p.k / GROUP, have = m > 0;                         \
+        const G uchar *xr[R], *row[CI];                                                                                \
+        for (int r = 0; r < R; r++)                                                                                    \
+            xr[r] = x + at(&p.x, r0 + max(0, min(r, m - 1)));                                                          \
+        for (int c = 0; c < CI; c++) {                                                                                 \
+            int column = min(((int)get_group_id(0) * (LC * CI) + c0 + c) / 2, p.n[0] - 1);                             \
+            row[c] = (c % 2 ? w1 : w0) + p.w_off[c % 2] + column * p.w_row[c % 2];                                     \
+        }                                                                                                              \
+        SUMS(R)                                                                                                        \
+        if (r < m && column % 2 == 0 && column / 2 < p.n[0])                                                           \
+            st(y + at(&p.y[0], r0 + r), p.y[0].fmt, column / 2,                                                        \
+               gated(p.act, p.limit, joined(red[r][mine]), joined(red[r][mine + 1])));                                 \
+    }
+#if CI % 2
+#error "a lane has columns of gate and up by twos"
+#endif
+MVG(mvg1, 1)
+MVG(mvgr, MVR)
 
 /* 256 lanes, each TILE / 16 by TILE / 16 outputs; 32 of K a turn. Columns and rows past the end compute on the last. */
 #define TQ (TILE / 16)
