@@ -79,6 +79,14 @@ typedef struct lp_norm {
     float eps, offset;
 } lp_norm;
 
+/* What a product takes of the norm that it makes of its x by itself. lanes: of the norm's own launch, whose order of
+ * additions is kept; wide: x and w are f32 from multiples of 16 bytes on, whole groups of four. */
+typedef struct lp_norm_of {
+    lp_u64 w_off;
+    lp_i32 w_fmt, lanes, wide, reserved;
+    float eps, offset;
+} lp_norm_of;
+
 /* softmax, argmax */
 typedef struct lp_row {
     lp_tensor x, y;

@@ -33,6 +33,7 @@ typedef struct ocl_tune {
     uint32_t mv_columns; /* side by side in a work-group */
     uint32_t mv_serial;  /* columns an item or lane */
     uint32_t mv_rows;    /* rows that share an unpacked weight */
+    uint32_t mv_groups;  /* work-groups of a compute unit where each makes a norm first */
     uint32_t tile;       /* edge of an output tile, 0: no tiles */
     uint32_t tile_from;  /* rows from which tiles are used, where results may depend on the batch */
 } ocl_tune;
@@ -107,11 +108,12 @@ struct infer_queue {
     ocl_kernel *kernels; /* those that cmd_op has used */
 };
 
-/* One kernel run: what an op's launch function emits. Arguments in order: buffers, parameter block, local memory. */
+/* One kernel run: what an op's launch function emits. Arguments in order: buffers, parameter block, perhaps a second
+ * one, which lies behind the first, local memory. */
 typedef struct ocl_launch {
     const ocl_program *program;
     const char *name;
-    uint32_t n_mem, n_local, params_bytes, dims;
+    uint32_t n_mem, n_local, params_bytes, more_bytes, dims;
     cl_mem mem[OCL_MAX_MEM];
     size_t local[OCL_MAX_LOCAL];
     size_t global[3], group[3];
@@ -255,6 +257,8 @@ infer_status ocl_emit(launch_call *c, ocl_launch *l, size_t g0, size_t g1, size_
 OCL_OP(matmul); /* matmul, moe_matmul, lora: ocl_matmul.c */
 OCL_OP(qkv);
 OCL_OP(gated_mlp);
+/* Whether the launches of a product make the norm of its x by themselves, which is the launch that the sink holds. */
+int ocl_makes_norm(infer_device *dev, const infer_op_desc *norm, const infer_op_desc *product);
 OCL_OP(route);  /* moe_route: ocl_moe.c */
 OCL_OP(ropes);  /* kv_write, rope_kv_write: ocl_rope.c */
 OCL_OP(attn);   /* paged, latent, dense: ocl_attn.c */

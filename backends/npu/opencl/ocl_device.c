@@ -22,6 +22,7 @@ static const ocl_tune tune_gpu = {.lanes = 128,
                                   .mv_columns = 4,
                                   .mv_serial = 2,
                                   .mv_rows = 4,
+                                  .mv_groups = 8,
                                   .tile = 64,
                                   .tile_from = 9};
 

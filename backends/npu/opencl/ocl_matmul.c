@@ -51,6 +51,43 @@ static int product_ok(infer_device *dev, const infer_op_desc *op, uint32_t weigh
     return 1;
 }
 
+/* ---- The norm of a row of x, by each work-group for itself ---- */
+
+/* Elements of local memory: the row, and the sums of the norm's lanes from a multiple of 8 on (norm_x in kernels). */
+static uint64_t norm_room(int64_t k, uint32_t lanes)
+{
+    return ((uint64_t)k + 7) / 8 * 8 + lanes;
+}
+
+/* The norm that the products of x make, if any. */
+static const ocl_launch *norm_of(const launch_call *c)
+{
+    return ((const ocl_sink *)c->to)->held;
+}
+
+/* Turns a launch of one row, whose parameters begin with the place of x, into one of the kernel that makes x. */
+static void take_norm(ocl_launch *l, const ocl_launch *norm, const char *name, int32_t k)
+{
+    lp_norm n;
+    memcpy(&n, norm->params, sizeof n);
+    const uint64_t places = n.x.off | (uint64_t)n.x.s0 | n.w.off;
+    const lp_norm_of more = {.w_off = n.w.off,
+                             .w_fmt = n.w.fmt,
+                             .lanes = (int32_t)norm->program->lanes,
+                             .wide =
+                                 n.x.fmt == INFER_FMT_F32 && n.w.fmt == INFER_FMT_F32 && !(places % 16) && k % 4 == 0,
+                             .eps = n.eps,
+                             .offset = n.offset};
+    l->name = name;
+    l->mem[0] = norm->mem[0];
+    l->mem[l->n_mem++] = norm->mem[1];
+    memcpy(l->params, &n.x, sizeof n.x);
+    memcpy((char *)l->params + l->params_bytes, &more, sizeof more);
+    l->more_bytes = sizeof more;
+    l->n_local = 1;
+    l->local[0] = norm_room(k, norm->program->lanes) * sizeof(float);
+}
+
 /* ---- One product ---- */
 
 static int uses_tiles(const infer_device *dev, const lp_mm *p)
@@ -58,15 +95,19 @@ static int uses_tiles(const infer_device *dev, const lp_mm *p)
     return dev->tune->tile && !p->ids.fmt && p->choices == 1 && p->rows.cap >= dev->tile_from;
 }
 
-/* Emits a launch over n columns of so many rows. one: each by itself. */
+/* Emits a launch over n columns of so many rows. one: each by itself. Groups that make a norm have several columns'
+ * turns where there are more than the device runs at a time. */
 static infer_status emit_columns(launch_call *c, ocl_launch *l, size_t n, size_t rows, int one)
 {
     const ocl_tune *t = c->dev->tune;
     size_t columns = t->mv_columns * t->mv_serial, each = one ? 1 : t->mv_rows;
-    return ocl_emit(c, l, (n + columns - 1) / columns, (rows + each - 1) / each, 1, t->mv_lanes * t->mv_columns, 1);
+    size_t groups = (n + columns - 1) / columns, most = (size_t)c->dev->units * t->mv_groups;
+    return ocl_emit(c, l, l->n_local && groups > most ? most : groups, (rows + each - 1) / each, 1,
+                    t->mv_lanes * t->mv_columns, 1);
 }
 
-static infer_status multiply(launch_call *c, const launch_product *m)
+/* norm: the launch of what makes x, NULL: x is there. */
+static infer_status multiply(launch_call *c, const launch_product *m, const ocl_launch *norm)
 {
     const ocl_tune *t = c->dev->tune;
     const ocl_program *program;
@@ -82,6 +123,8 @@ static infer_status multiply(launch_call *c, const launch_product *m)
     size_t rows = (size_t)p.rows.cap * (size_t)p.choices, n = (size_t)p.n;
     if (tiles)
         return ocl_emit(c, &l, (n + t->tile - 1) / t->tile, (rows + t->tile - 1) / t->tile, 1, 256, 1);
+    if (norm)
+        take_norm(&l, norm, "mv1_norm", p.k);
     return emit_columns(c, &l, n, rows, one);
 }
 
@@ -106,6 +149,8 @@ static infer_status multiply_joined(launch_call *c, uint32_t n, int bias)
     if (s)
         return s;
     ocl_launch_init(&l, c, program, p.rows.cap == 1 ? "mvs1" : "mvsr", which, 11, &p, sizeof p);
+    if (norm_of(c))
+        take_norm(&l, norm_of(c), "mvs1_norm", p.k);
     return emit_columns(c, &l, (size_t)p.n[0] + (size_t)p.n[1] + (size_t)p.n[2], (size_t)p.rows.cap, p.rows.cap == 1);
 }
 
@@ -124,7 +169,25 @@ static infer_status multiply_gated(launch_call *c, const lp_tensor *hidden, cons
     if (s)
         return s;
     ocl_launch_init(&l, c, program, p.rows.cap == 1 ? "mvg1" : "mvgr", (const int[]){0, 1, 2, -3, -1}, 5, &p, sizeof p);
+    if (norm_of(c))
+        take_norm(&l, norm_of(c), "mvg1_norm", p.k);
     return emit_columns(c, &l, 2 * (size_t)p.n[0], (size_t)p.rows.cap, p.rows.cap == 1);
+}
+
+int ocl_makes_norm(infer_device *dev, const infer_op_desc *norm, const infer_op_desc *product)
+{
+    const infer_tensor_desc *x = launch_tensor_desc(norm, 0), *y = launch_tensor_desc(norm, norm->n_in),
+                            *in = launch_tensor_desc(product, 0);
+    const ocl_tune *t = dev->tune;
+    const ocl_program *rows;
+    int one = product->op == INFER_OP_MATMUL || (product->op == INFER_OP_QKV && joins(dev, product, 3)) ||
+              (product->op == INFER_OP_GATED_MLP && joins(dev, product, 2));
+    if (!one || t->mv_lanes == 1 || x->rank != 2 || x->shape[0] != 1 || in->rank != 2 || in->shape[0] != 1 ||
+        in->shape[1] != x->shape[1] || y->format != INFER_FMT_F32 || in->format != INFER_FMT_F32 ||
+        ocl_program_rows(dev, &rows))
+        return 0;
+    uint64_t red = (uint64_t)t->mv_columns * t->mv_serial * t->mv_lanes;
+    return (norm_room(x->shape[1], rows->lanes) + red) * sizeof(float) <= dev->local_bytes;
 }
 
 /* Tiles add along K in another order than the kernels for few rows. */
@@ -148,7 +211,7 @@ infer_status ocl_run_matmul(launch_call *c)
 {
     launch_product m;
     launch_product_of(c, &m);
-    return multiply(c, &m);
+    return multiply(c, &m, norm_of(c));
 }
 
 /* ---- Several products
@@ -174,7 +237,7 @@ infer_status ocl_run_qkv(launch_call *c)
         int biased = bias < (int)c->op->n_in && launch_present(c->op, (uint32_t)bias);
         const launch_product m = {
             .x = 0, .w = 1 + i, .bias = biased ? bias : -2, .ids = -2, .y = (int)c->op->n_in + i, .scale = 1};
-        s = multiply(c, &m);
+        s = multiply(c, &m, NULL);
     }
     return s;
 }
@@ -223,11 +286,11 @@ infer_status ocl_run_gated_mlp(launch_call *c)
     launch_attrs(op, &act, sizeof act);
     if (joins(c->dev, op, 2)) {
         s = multiply_gated(c, &gate, &act);
-        return s ? s : multiply(c, &last);
+        return s ? s : multiply(c, &last, NULL);
     }
-    s = multiply(c, &first);
+    s = multiply(c, &first, NULL);
     if (!s)
-        s = multiply(c, &second);
+        s = multiply(c, &second, NULL);
     if (s)
         return s;
     lp_each p = {.a = gate,
@@ -239,5 +302,5 @@ infer_status ocl_run_gated_mlp(launch_call *c)
                  .act = (int32_t)act.act,
                  .limit = act.limit};
     s = launch_emit(c, LAUNCH_K_each, (const int[]){-3, -3, -3, -1}, 4, &p, sizeof p, width, c->rows.cap, 1);
-    return s ? s : multiply(c, &last);
+    return s ? s : multiply(c, &last, NULL);
 }

@@ -157,6 +157,8 @@ infer_status ocl_kernel_bind(infer_device *dev, cl_kernel k, const ocl_launch *l
         e = dev->cl->SetKernelArg(k, a++, sizeof l->mem[i], &l->mem[i]);
     if (!e && l->params_bytes)
         e = dev->cl->SetKernelArg(k, a++, l->params_bytes, l->params);
+    if (!e && l->more_bytes)
+        e = dev->cl->SetKernelArg(k, a++, l->more_bytes, (const char *)l->params + l->params_bytes);
     for (uint32_t i = 0; i < l->n_local && !e; i++)
         e = dev->cl->SetKernelArg(k, a++, l->local[i], NULL);
     return ocl_status(dev, e, INFER_E_INVALID, l->name);

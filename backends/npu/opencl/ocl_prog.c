@@ -31,11 +31,12 @@ struct infer_exec {
 
 /* Whether node i + 1 does what node i does. Decided once for a program, by what launch_view.c proves from the operands
  * of its view, so that an instance has the same launches wherever its slots are bound to. */
-static int goes(const infer_device *dev, const infer_graph_view *v, uint32_t i)
+static int goes(infer_device *dev, const infer_graph_view *v, uint32_t i)
 {
     if (!dev->merge || i + 1 >= v->n_nodes)
         return 0;
-    return launch_ropes_join(launch_node(v, i), launch_node(v, i + 1));
+    const infer_node *a = launch_node(v, i), *b = launch_node(v, i + 1);
+    return launch_ropes_join(a, b) || (launch_norm_goes(v, i) && ocl_makes_norm(dev, a->op, b->op));
 }
 
 /* ---- Emitting all of a program -------------------------------------------------------------------------------- */

@@ -157,49 +157,102 @@ float mac8(float8 a, float8 b, float s)
 
 #ifdef EIGHT
 #define GROUP 8
-#define STEP(R)                                                                                                        \
+#define STEP(R, H)                                                                                                     \
     float8 a[CI];                                                                                                      \
     for (int c = 0; c < CI; c++)                                                                                       \
         a[c] = EIGHT(row[c], g, HOW);                                                                                  \
     for (int r = 0; r < R; r++) {                                                                                      \
-        float8 v = x8(xr[r], 8 * g, p.wide);                                                                           \
+        float8 v = X8_##H(r, 8 * g);                                                                                   \
         for (int c = 0; c < CI; c++)                                                                                   \
             s[r][c] = mac8(a[c], v, s[r][c]);                                                                          \
     }
 #else
 #define GROUP 32
-#define STEP(R)                                                                                                        \
+#define STEP(R, H)                                                                                                     \
     for (int c = 0; c < CI; c++) {                                                                                     \
         float16 a, b;                                                                                                  \
         UNPACK(row[c], g, &a, &b);                                                                                     \
         for (int r = 0; r < R; r++) {                                                                                  \
-            s[r][c] = mac8(a.lo, x8(xr[r], 32 * g, p.wide), s[r][c]);                                                  \
-            s[r][c] = mac8(a.hi, x8(xr[r], 32 * g + 8, p.wide), s[r][c]);                                              \
-            s[r][c] = mac8(b.lo, x8(xr[r], 32 * g + 16, p.wide), s[r][c]);                                             \
-            s[r][c] = mac8(b.hi, x8(xr[r], 32 * g + 24, p.wide), s[r][c]);                                             \
+            s[r][c] = mac8(a.lo, X8_##H(r, 32 * g), s[r][c]);                                                          \
+            s[r][c] = mac8(a.hi, X8_##H(r, 32 * g + 8), s[r][c]);                                                      \
+            s[r][c] = mac8(b.lo, X8_##H(r, 32 * g + 16), s[r][c]);                                                     \
+            s[r][c] = mac8(b.hi, X8_##H(r, 32 * g + 24), s[r][c]);                                                     \
         }                                                                                                              \
     }
 #endif
 
 /* What is left of K after whole groups; only plain formats have any. */
 #ifdef PLAIN
-#define TAIL(R)                                                                                                        \
+#define TAIL(R, H)                                                                                                     \
     for (int k = GROUP * whole + lane; k < p.k && have; k += LK)                                                       \
         for (int c = 0; c < CI; c++) {                                                                                 \
             float v = ld_plain(row[c], PLAIN, k);                                                                      \
             for (int r = 0; r < R; r++)                                                                                \
-                s[r][c] = fma(v, ld(xr[r], XF, k), s[r][c]);                                                           \
+                s[r][c] = fma(v, X1_##H(r, k), s[r][c]);                                                               \
         }
 #else
-#define TAIL(R)
+#define TAIL(R, H)
 #endif
+
+/* Where a kernel has its x from: rows as they are (ROWS), or one row that the group has normed in local memory (NORM).
+ * There a group has several sets of columns one after the other, and red is free when all have read it. */
+#define MEM_ROWS
+#define ARG_ROWS
+#define X8_ROWS(r, i) x8(xr[r], i, p.wide)
+#define X1_ROWS(r, k) ld(xr[r], XF, k)
+#define BEGIN_ROWS    int block = get_group_id(0);
+#define FREE_ROWS
+#define MEM_NORM      const G uchar *nw,
+#define ARG_NORM      , const lp_norm_of norm, L float4 *normed
+#define X8_NORM(r, i) (float8)(normed[(i) / 4], normed[(i) / 4 + 1])
+#define X1_NORM(r, k) ((const L float *)normed)[k]
+#define BEGIN_NORM                                                                                                     \
+    norm_x(xr[0], p.x.fmt, p.k, &norm, nw + norm.w_off, (L float *)normed);                                            \
+    for (int block = get_group_id(0); block * (LC * CI) < columns; block += get_num_groups(0))
+#define FREE_NORM barrier(CLK_LOCAL_MEM_FENCE);
 
 /* Of a kernel whose groups are of LC columns' lanes. */
 #define GROUP_OF_COLUMNS __attribute__((reqd_work_group_size(LK * LC, 1, 1)))
 
+/* A row of d elements as norm_rows makes it (rows.cl), by its order of additions: lane v of q->lanes sums every
+ * q->lanes'th eight, then halves join. Behind the row, from a multiple of 8 on, y has room for the sums. */
+void norm_x(const G uchar *x, int fmt, int d, const lp_norm_of *q, const G uchar *w, L float *y)
+{
+    int me = get_local_id(0), whole = d / 8 * 8;
+    L float *sum = y + (d + 7) / 8 * 8;
+    for (int v = me; v < q->lanes; v += LK * LC) {
+        float8 t = 0;
+        float rest = 0;
+        for (int i = 8 * v; i < whole; i += 8 * q->lanes) {
+            const G float4 *four = (const G float4 *)((const G float *)x + i);
+            float8 u = q->wide ? (float8)(four[0], four[1]) : ld8(x, fmt, i);
+            t = fma(u, u, t);
+        }
+        for (int i = whole + v; i < d; i += q->lanes) {
+            float u = ld(x, fmt, i);
+            rest = fma(u, u, rest);
+        }
+        sum[v] = sum8(t) + rest;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int s = q->lanes / 2; s > 0; s /= 2) {
+        for (int v = me; v < s; v += LK * LC)
+            sum[v] += sum[v + s];
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    float scale = 1.0f / sqrt(sum[0] / (float)d + q->eps);
+    for (int i = me; i < d / 4 && q->wide; i += LK * LC)
+        ((L float4 *)y)[i] = ((const G float4 *)x)[i] * scale * (((const G float4 *)w)[i] + q->offset);
+    for (int i = me; i < d && !q->wide; i += LK * LC) {
+        float u = ld(x, fmt, i) * scale;
+        y[i] = q->w_fmt ? u * (ld(w, q->w_fmt, i) + q->offset) : u;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+}
+
 /* A lane's sums over its groups of columns row[..] by rows xr[..], brought to red; then r and column are what the lane
  * stores, red[r][mine] its terms. */
-#define SUMS(R)                                                                                                        \
+#define SUMS(R, H)                                                                                                     \
     float s[R][CI];                                                                                                    \
     for (int r = 0; r < R; r++)                                                                                        \
         for (int c = 0; c < CI; c++)                                                                                   \
@@ -207,16 +260,17 @@ float mac8(float8 a, float8 b, float s)
     if (have) {                                                                                                        \
         _Pragma("unroll 4") for (int g = lane; g < whole; g += LK)                                                     \
         {                                                                                                              \
-            STEP(R)                                                                                                    \
+            STEP(R, H)                                                                                                 \
         }                                                                                                              \
     }                                                                                                                  \
-    TAIL(R)                                                                                                            \
+    TAIL(R, H)                                                                                                         \
+    FREE_##H                                                                                                           \
     for (int r = 0; r < R; r++)                                                                                        \
         for (int c = 0; c < CI; c++)                                                                                   \
             red[r][c0 + c][lane] = s[r][c];                                                                            \
     barrier(CLK_LOCAL_MEM_FENCE);                                                                                      \
     int me = get_local_id(0) % LK, r = me / CI, mine = get_local_id(0) / LK * CI + me % CI;                            \
-    int column = (int)get_group_id(0) * (LC * CI) + mine;
+    int column = block * (LC * CI) + mine;
 
 /* The sum of a column's lanes. */
 float joined(const L float *red)
@@ -226,34 +280,37 @@ float joined(const L float *red)
 }
 
 /* CI columns a lane, so that loads of several are under way. Lane r of a column's joins and stores row r. */
-#define MV(NAME, R)                                                                                                    \
-    __kernel void NAME(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias, const G uchar *e0, \
-                       const G uchar *e1, const G uchar *e2, const G uchar *e3, G uchar *y, const G uchar *counts,     \
-                       const lp_mm p)                                                                                 \
+#define MV(NAME, ATTRIBUTE, R, H)                                                                                      \
+    __kernel ATTRIBUTE void NAME(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias,          \
+                                 const G uchar *e0, const G uchar *e1, const G uchar *e2, const G uchar *e3, G uchar *y, \
+                                 const G uchar *counts, MEM_##H const lp_mm p ARG_##H)                                 \
     {                                                                                                                  \
         L float red[R][LC * CI][LK];                                                                                   \
         int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
-        int rows = rows_of(counts, &p.rows) * p.choices;                                                               \
+        int rows = rows_of(counts, &p.rows) * p.choices, columns = p.n;                                                \
         int m = clamp(rows - r0, 0, R), expert = m ? expert_of(&p, ids, r0) : -1, whole = p.k / GROUP;                 \
         int have = expert >= 0 && expert < p.n_experts;                                                                \
         const G uchar *xr[R], *row[CI];                                                                                \
         for (int r = 0; r < R; r++)                                                                                    \
             xr[r] = x + at(&p.x, r0 + max(0, min(r, m - 1)));                                                          \
         w += p.w_off + (have ? expert : 0) * p.w_expert;                                                               \
-        for (int c = 0; c < CI; c++)                                                                                   \
-            row[c] = w + min((int)get_group_id(0) * (LC * CI) + c0 + c, p.n - 1) * p.w_row;                            \
-        SUMS(R)                                                                                                        \
-        if (r < m && column < p.n) {                                                                                   \
-            st(y + at(&p.y, r0 + r), p.y.fmt, column,                                                                  \
-               finish(&p, have ? joined(red[r][mine]) : 0.0f, r0 + r, column, bias, e0, e1, e2, e3));                  \
+        BEGIN_##H                                                                                                      \
+        {                                                                                                              \
+            for (int c = 0; c < CI; c++)                                                                               \
+                row[c] = w + min(block * (LC * CI) + c0 + c, columns - 1) * p.w_row;                                   \
+            SUMS(R, H)                                                                                                 \
+            if (r < m && column < columns)                                                                             \
+                st(y + at(&p.y, r0 + r), p.y.fmt, column,                                                              \
+                   finish(&p, have ? joined(red[r][mine]) : 0.0f, r0 + r, column, bias, e0, e1, e2, e3));              \
         }                                                                                                              \
     }
 #if LK != 32 || MVR * CI > LK
 #error "the sum over lanes is for 32 and few rows"
 #endif
 
-MV(mv1, 1)
-MV(mvr, MVR)
+MV(mv1, , 1, ROWS)
+MV(mvr, , MVR, ROWS)
+MV(mv1_norm, GROUP_OF_COLUMNS, 1, NORM)
 
 /* Up to three weights and one x: mv1 and mvr over all their columns, without steps after it. */
 int weight_of(const lp_mms *p, int *c)
@@ -264,59 +321,68 @@ int weight_of(const lp_mms *p, int *c)
     return i;
 }
 
-#define MVS(NAME, R)                                                                                                   \
-    __kernel void NAME(const G uchar *x, const G uchar *w0, const G uchar *w1, const G uchar *w2, const G uchar *b0,   \
-                       const G uchar *b1, const G uchar *b2, G uchar *y0, G uchar *y1, G uchar *y2,                    \
-                       const G uchar *counts, const lp_mms p)                                                         \
+#define MVS(NAME, ATTRIBUTE, R, H)                                                                                     \
+    __kernel ATTRIBUTE void NAME(const G uchar *x, const G uchar *w0, const G uchar *w1, const G uchar *w2,            \
+                                 const G uchar *b0, const G uchar *b1, const G uchar *b2, G uchar *y0, G uchar *y1,    \
+                                 G uchar *y2, const G uchar *counts, MEM_##H const lp_mms p ARG_##H)                   \
     {                                                                                                                  \
         L float red[R][LC * CI][LK];                                                                                   \
         int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
         int m = clamp(rows_of(counts, &p.rows) - r0, 0, R), whole = p.k / GROUP, have = m > 0;                         \
-        int n = p.n[0] + p.n[1] + p.n[2];                                                                              \
+        int columns = p.n[0] + p.n[1] + p.n[2];                                                                        \
         const G uchar *xr[R], *row[CI];                                                                                \
         for (int r = 0; r < R; r++)                                                                                    \
             xr[r] = x + at(&p.x, r0 + max(0, min(r, m - 1)));                                                          \
-        for (int c = 0; c < CI; c++) {                                                                                 \
-            int column = min((int)get_group_id(0) * (LC * CI) + c0 + c, n - 1), i = weight_of(&p, &column);            \
-            row[c] = (i == 0 ? w0 : i == 1 ? w1 : w2) + p.w_off[i] + column * p.w_row[i];                              \
-        }                                                                                                              \
-        SUMS(R)                                                                                                        \
-        if (r < m && column < n) {                                                                                     \
-            int i = weight_of(&p, &column);                                                                            \
-            float sum = joined(red[r][mine]);                                                                          \
-            if (p.bias[i].fmt)                                                                                         \
-                sum += ld((i == 0 ? b0 : i == 1 ? b1 : b2) + p.bias[i].off, p.bias[i].fmt, column);                    \
-            st((i == 0 ? y0 : i == 1 ? y1 : y2) + at(&p.y[i], r0 + r), p.y[i].fmt, column, sum);                       \
+        BEGIN_##H                                                                                                      \
+        {                                                                                                              \
+            for (int c = 0; c < CI; c++) {                                                                             \
+                int column = min(block * (LC * CI) + c0 + c, columns - 1), i = weight_of(&p, &column);                 \
+                row[c] = (i == 0 ? w0 : i == 1 ? w1 : w2) + p.w_off[i] + column * p.w_row[i];                          \
+            }                                                                                                          \
+            SUMS(R, H)                                                                                                 \
+            if (r < m && column < columns) {                                                                           \
+                int i = weight_of(&p, &column);                                                                        \
+                float sum = joined(red[r][mine]);                                                                      \
+                if (p.bias[i].fmt)                                                                                     \
+                    sum += ld((i == 0 ? b0 : i == 1 ? b1 : b2) + p.bias[i].off, p.bias[i].fmt, column);                \
+                st((i == 0 ? y0 : i == 1 ? y1 : y2) + at(&p.y[i], r0 + r), p.y[i].fmt, column, sum);                   \
+            }                                                                                                          \
         }                                                                                                              \
     }
-MVS(mvs1, 1)
-MVS(mvsr, MVR)
+MVS(mvs1, , 1, ROWS)
+MVS(mvsr, , MVR, ROWS)
+MVS(mvs1_norm, GROUP_OF_COLUMNS, 1, NORM)
 
 /* y = act(gate) * up: a lane has the same column of both, so that a group has all that its outputs are made from. */
-#define MVG(NAME, R)                                                                                                   \
+#define MVG(NAME, R, H)                                                                                                \
     __kernel GROUP_OF_COLUMNS void NAME(const G uchar *x, const G uchar *w0, const G uchar *w1, G uchar *y,            \
-                                        const G uchar *counts, const lp_mms p)                                         \
+                                        const G uchar *counts, MEM_##H const lp_mms p ARG_##H)                         \
     {                                                                                                                  \
         L float red[R][LC * CI][LK];                                                                                   \
         int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
         int m = clamp(rows_of(counts, &p.rows) - r0, 0, R), whole = p.k / GROUP, have = m > 0;                         \
+        int columns = 2 * p.n[0];                                                                                      \
         const G uchar *xr[R], *row[CI];                                                                                \
         for (int r = 0; r < R; r++)                                                                                    \
             xr[r] = x + at(&p.x, r0 + max(0, min(r, m - 1)));                                                          \
-        for (int c = 0; c < CI; c++) {                                                                                 \
-            int column = min(((int)get_group_id(0) * (LC * CI) + c0 + c) / 2, p.n[0] - 1);                             \
-            row[c] = (c % 2 ? w1 : w0) + p.w_off[c % 2] + column * p.w_row[c % 2];                                     \
+        BEGIN_##H                                                                                                      \
+        {                                                                                                              \
+            for (int c = 0; c < CI; c++) {                                                                             \
+                int column = min((block * (LC * CI) + c0 + c) / 2, p.n[0] - 1);                                        \
+                row[c] = (c % 2 ? w1 : w0) + p.w_off[c % 2] + column * p.w_row[c % 2];                                 \
+            }                                                                                                          \
+            SUMS(R, H)                                                                                                 \
+            if (r < m && column % 2 == 0 && column < columns)                                                          \
+                st(y + at(&p.y[0], r0 + r), p.y[0].fmt, column / 2,                                                    \
+                   gated(p.act, p.limit, joined(red[r][mine]), joined(red[r][mine + 1])));                             \
         }                                                                                                              \
-        SUMS(R)                                                                                                        \
-        if (r < m && column % 2 == 0 && column / 2 < p.n[0])                                                           \
-            st(y + at(&p.y[0], r0 + r), p.y[0].fmt, column / 2,                                                        \
-               gated(p.act, p.limit, joined(red[r][mine]), joined(red[r][mine + 1])));                                 \
     }
 #if CI % 2
 #error "a lane has columns of gate and up by twos"
 #endif
-MVG(mvg1, 1)
-MVG(mvgr, MVR)
+MVG(mvg1, 1, ROWS)
+MVG(mvgr, MVR, ROWS)
+MVG(mvg1_norm, 1, NORM)
 
 /* 256 lanes, each TILE / 16 by TILE / 16 outputs; 32 of K a turn. Columns and rows past the end compute on the last. */
 #define TQ (TILE / 16)
