@@ -3,6 +3,7 @@
  * Apache-2.0 */
 #include "config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "ocl.h"
@@ -166,6 +167,10 @@ infer_status ocl_prog_instantiate(infer_program *prog, infer_queue *queue, const
         ocl_exec_destroy(x);
         return s;
     }
+    char line[96];
+    snprintf(line, sizeof line, "a program of %u ops for %u rows: %u launches", prog->view->n_nodes, prog->view->bucket,
+             x->n);
+    dev->host->log(dev->host->ctx, 3, line);
     *out = x;
     return INFER_OK;
 }
