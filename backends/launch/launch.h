@@ -198,6 +198,10 @@ int launch_norm_goes(const infer_graph_view *v, uint32_t i);
 /* Whether a rotation and the write behind it may be one launch: other heads of the same rows, rotated in the same way,
  * and neither writes what the other reads or writes. */
 int launch_ropes_join(const infer_node *rope, const infer_node *write);
+/* Whether the launch of a QKV may do what the two nodes behind it do, of which that holds: they read its results,
+ * nobody else does, and what they write lies on nothing that it reads. norm: the node whose norm of x it makes, NULL: x
+ * is there. */
+int launch_qkv_goes(const infer_graph_view *v, uint32_t i, const infer_node *norm);
 
 /* ---- Given by the backend ---- */
 

@@ -108,3 +108,37 @@ int launch_ropes_join(const infer_node *rope, const infer_node *write)
            !launch_overlap(&rope->operands[3], &write->operands[5]) &&
            !launch_overlap(&rope->operands[3], &write->operands[6]);
 }
+
+/* Whether an operand lies on nothing that a node reads from operand k on. */
+static int spares(const infer_operand *a, const infer_node *n, uint32_t k)
+{
+    for (; k < n->op->n_in; k++)
+        if (launch_overlap(&n->operands[k], a))
+            return 0;
+    return 1;
+}
+
+int launch_qkv_goes(const infer_graph_view *v, uint32_t i, const infer_node *norm)
+{
+    if (i + 2 >= v->n_nodes || launch_node(v, i)->op->op != INFER_OP_QKV)
+        return 0;
+    const infer_node *qkv = launch_node(v, i), *rope = launch_node(v, i + 1), *write = launch_node(v, i + 2);
+    if (!launch_ropes_join(rope, write) || qkv->op->rows_from != rope->op->rows_from ||
+        qkv->op->rows_mul != rope->op->rows_mul || !launch_same(&qkv->counts, &rope->counts))
+        return 0;
+    const infer_operand *made = &qkv->operands[qkv->op->n_in];
+    const infer_operand *read[3] = {&rope->operands[0], &write->operands[0], &write->operands[1]};
+    const infer_operand *to[3] = {&rope->operands[3], &write->operands[5], &write->operands[6]};
+    for (uint32_t m = 0; m < 3; m++) {
+        if (!launch_same(&made[m], read[m]) || !launch_in_arena(v, &made[m]) || !launch_last_read(v, i + 2, &made[m]))
+            return 0;
+        for (uint32_t k = 0; k < rope->op->n_in + write->op->n_in; k++) {
+            const infer_operand *o = k < rope->op->n_in ? &rope->operands[k] : &write->operands[k - rope->op->n_in];
+            if (o != read[m] && launch_overlap(o, &made[m]))
+                return 0;
+        }
+        if (!spares(to[m], qkv, norm ? 1 : 0) || (norm && !spares(to[m], norm, 0)))
+            return 0;
+    }
+    return 1;
+}

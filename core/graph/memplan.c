@@ -92,12 +92,13 @@ static uint64_t at_least(uint64_t a, uint64_t b)
 }
 
 /* Until when what the node at `pos` reads stays: a device may leave rotations and cache writes to the attention right
- * behind them. */
+ * behind them, or do them where the product right before them makes what they read. */
 static uint32_t read_until(const infer_graph *g, const infer_compiled *c, uint32_t pos)
 {
     uint32_t i = pos;
     const infer_gnode *n = &g->nodes[c->order[pos]], *m = n;
-    while (i < c->n_order && (m->op == INFER_OP_ROPE || m->op == INFER_OP_ROPE_KV_WRITE)) {
+    while (i < c->n_order &&
+           (m->op == INFER_OP_ROPE || m->op == INFER_OP_ROPE_KV_WRITE || (i == pos && m->op == INFER_OP_QKV))) {
         if (++i < c->n_order)
             m = &g->nodes[c->order[i]];
     }

@@ -87,8 +87,9 @@ static const infer_plugin_desc *query(const infer_host *host, const infer_abi_ra
 
 enum { PROMPT = 7, CONTEXT = 64 };
 
-/* One row a step: a prompt of one token. Then a prompt of several. */
-static unsigned run(const char *model, const char *const *settings, answer out[2])
+/* One row a step: a prompt of one token. Then a prompt of several, which few rows' kernels read. n: launches of each.
+ */
+static void run(const char *model, const char *cache, const char *const *settings, answer out[2], unsigned n[2])
 {
     static const int32_t prompt[PROMPT] = {72, 101, 108, 108, 111, 32, 119};
     infer_runtime *rt = NULL;
@@ -102,15 +103,15 @@ static unsigned run(const char *model, const char *const *settings, answer out[2
         fail_msg("%s", e.text);
     const rig_options o = {.model = model,
                            .devices = "opencl0",
+                           .cache_type = cache,
                            .ctx = CONTEXT,
                            .parallel = 2,
                            .batched = 16,
                            .no_prefix_cache = 1,
                            .runtime = rt};
     rig_open(&r, &o);
-    most = 0;
-    unsigned of_one = 0;
     for (int i = 0; i < 2; i++) {
+        most = 0;
         infer_request q = {
             .prompt = prompt, .n_prompt = i ? PROMPT : 1, .max_tokens = 6, .flags = INFER_REQ_IGNORE_EOS};
         answer *list[] = {&out[i]};
@@ -118,11 +119,10 @@ static unsigned run(const char *model, const char *const *settings, answer out[2
         assert_int_equal(rig_collect(&r, list, 1), INFER_OK);
         if (out[i].status)
             fail_msg("%s", out[i].error);
-        of_one = i ? of_one : most;
+        n[i] = most;
     }
     rig_close(&r);
     infer_runtime_destroy(rt);
-    return of_one;
 }
 
 static void same(const answer *a, const answer *b)
@@ -134,50 +134,58 @@ static void same(const answer *a, const answer *b)
 }
 
 static const struct model {
-    const char *name, *args;
-    unsigned lanes, items; /* launches of a layer */
+    const char *name, *args, *cache;
+    unsigned lanes[2], items[2]; /* launches of a layer: of one row, of several */
 } models[] = {
-    {"llama, f32", "--arch llama --type f32", 6, 12},
-    {"llama, q8_0", "--arch llama --type q8_0", 6, 12},
+    {"llama, f32", "--arch llama --type f32", NULL, {5, 7}, {12, 12}},
+    {"llama, q8_0", "--arch llama --type q8_0", NULL, {5, 7}, {12, 12}},
+    {"llama, q8_0, cache q8_0", "--arch llama --type q8_0 --head-dim 32", "q8_0", {6, 8}, {12, 12}},
+    {"qwen2, q4_0", "--arch qwen2 --type q4_0", "f32", {5, 7}, {12, 12}},
 };
 
-static unsigned check(const struct model *m, const char *tune)
+static void check(const struct model *m, const char *tune, const unsigned want[2])
 {
-    unsigned n[2];
+    unsigned n[2][2], all[2];
     for (int i = 0; i < 2; i++) {
         char args[200], cut[40];
-        answer one[2], many[2];
+        answer one[2], each[2];
         snprintf(args, sizeof args, "--tiny %s --layers %d", m->args, 2 + i);
         snprintf(cut, sizeof cut, "opencl.tune=%s", tune);
         const char *model = rig_made(args);
-        n[i] = run(model, (const char *const[]){cut, NULL}, one);
-        unsigned all = run(model, (const char *const[]){cut, "opencl.merge=0", NULL}, many);
-        assert_true(all > n[i]);
+        run(model, m->cache, (const char *const[]){cut, NULL}, one, n[i]);
+        run(model, m->cache, (const char *const[]){cut, "opencl.merge=0", NULL}, each, all);
         for (int k = 0; k < 2; k++) {
-            same(&one[k], &many[k]);
+            assert_true(all[k] > n[i][k]);
+            same(&one[k], &each[k]);
             answer_free(&one[k]);
-            answer_free(&many[k]);
+            answer_free(&each[k]);
         }
     }
-    printf("%s, %s: %u launches a layer, %u beside them\n", m->name, tune, n[1] - n[0], 3 * n[0] - 2 * n[1]);
-    return n[1] - n[0];
+    for (int k = 0; k < 2; k++) {
+        printf("%s, %s, %s: %u launches a layer, %u beside them\n", m->name, tune, k ? "several rows" : "one row",
+               n[1][k] - n[0][k], 3 * n[0][k] - 2 * n[1][k]);
+        assert_int_equal(n[1][k] - n[0][k], want[k]);
+    }
 }
 
 static void test_launches(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        assert_int_equal(check(&models[i], "lanes"), models[i].lanes);
-        assert_int_equal(check(&models[i], "items"), models[i].items);
+        check(&models[i], "lanes", models[i].lanes);
+        check(&models[i], "items", models[i].items);
     }
 }
 
-/* ---- A norm and a product ---------------------------------------------------------------------------------------- */
+/* ---- Programs of few nodes ----------------------------------------------------------------------------------------
+ */
 
 enum { ARENA, WEIGHTS, N_SLOTS };
-/* places in the arena, in the weights */
-enum { X = 0, NORMED = 0x2000, Y = 0x4000, SUM = 0x8000, SCRATCH = 0xC000, ARENA_BYTES = 0x20000 };
-enum { NORM_W = 0, W = 0x4000, W_STEP = 0x80000, WEIGHT_BYTES = 4 * W_STEP };
+/* places in the arena, caches too, and in what the program is given */
+enum { X = 0, NORMED = 0x2000, Y = 0x4000, Y_STEP = 0x1000, TURNED = 0x7000, SUM = 0x8000 };
+enum { K_POOL = 0xA000, V_POOL = 0xB000, SCRATCH = 0xC000, ARENA_BYTES = 0x20000 };
+enum { NORM_W = 0, POS = 0x2000, SLOTS = 0x2040, FREQ = 0x2080, W = 0x4000, W_STEP = 0x80000, GIVEN = 4 * W_STEP };
+enum { HEADS = 2, D = 32, BLOCK = 4, BLOCKS = 2 };
 
 typedef struct dev {
     infer_hal *hal;
@@ -202,12 +210,12 @@ typedef struct node {
 typedef struct graph {
     int64_t rows, k, n;
     infer_format x;
-    node node[3];
-    infer_node nodes[3];
+    node node[5];
+    infer_node nodes[5];
     uint32_t n_nodes;
 } graph;
 
-static const uint64_t sizes[N_SLOTS] = {ARENA_BYTES, WEIGHT_BYTES};
+static const uint64_t sizes[N_SLOTS] = {ARENA_BYTES, GIVEN};
 
 static void copy(dev *d, uint32_t slot, uint8_t *to, const uint8_t *from)
 {
@@ -244,6 +252,10 @@ static void open_dev(dev *d)
         for (uint64_t k = 0; k < sizes[i] / 4; k++)
             ((float *)(void *)d->was[i])[k] =
                 (float)(int32_t)((seed = seed * 1664525u + 1013904223u) >> 8) / 8388608.0f - 1;
+    }
+    for (int i = 0; i < 4; i++) {
+        ((int32_t *)(void *)(d->was[WEIGHTS] + POS))[i] = 17 + 5 * i;
+        ((int32_t *)(void *)(d->was[WEIGHTS] + SLOTS))[i] = BLOCK + 2 - 2 * i;
     }
     d->one = calloc(1, ARENA_BYTES);
     d->all = calloc(1, ARENA_BYTES);
@@ -333,7 +345,44 @@ static void graph_make(graph *g, infer_op_id op)
         g->nodes[1].scratch = (infer_operand){.slot = ARENA, .offset = SCRATCH, .size = 0x4000};
     }
     for (uint32_t i = 0; i < (op == INFER_OP_QKV ? 3u : 1u); i++)
-        operand(g, 1, y, ARENA, Y + i * 0x1000);
+        operand(g, 1, y, ARENA, Y + i * Y_STEP)->flags = INFER_OPERAND_INNER;
+}
+
+static infer_tensor_desc heads_of(const graph *g)
+{
+    return infer_tensor_make(INFER_FMT_F32, 3, g->rows, HEADS, D, 1);
+}
+
+/* What a decoder has behind a QKV. */
+static void add_ropes(graph *g, uint32_t kind, uint32_t dims)
+{
+    const infer_tensor_desc pos = infer_tensor_make(INFER_FMT_I32, 2, g->rows, 1, 1, 1),
+                            freq = infer_tensor_make(INFER_FMT_F32, 1, dims / 2, 1, 1, 1),
+                            pool = infer_tensor_make(INFER_FMT_F16, 4, BLOCKS, HEADS, BLOCK, D);
+    infer_attrs_rope_kv both = {.struct_size = sizeof both};
+    both.rope = (infer_attrs_rope){
+        .struct_size = sizeof both.rope, .kind = kind, .n_dims = dims, .magnitude = 1.25f, .n_pos = 1};
+    both.kv = (infer_attrs_kv){.struct_size = sizeof both.kv,
+                               .k_format = INFER_FMT_F16,
+                               .v_format = INFER_FMT_F16,
+                               .n_kv_heads = HEADS,
+                               .k_width = D,
+                               .v_width = D,
+                               .block_size = BLOCK,
+                               .n_blocks = BLOCKS};
+    begin(g, INFER_OP_ROPE, &both.rope, sizeof both.rope);
+    operand(g, 0, heads_of(g), ARENA, Y);
+    operand(g, 0, pos, WEIGHTS, POS);
+    operand(g, 0, freq, WEIGHTS, FREQ);
+    operand(g, 1, heads_of(g), ARENA, TURNED);
+    begin(g, INFER_OP_ROPE_KV_WRITE, &both, sizeof both);
+    operand(g, 0, heads_of(g), ARENA, Y + Y_STEP);
+    operand(g, 0, heads_of(g), ARENA, Y + 2 * Y_STEP);
+    operand(g, 0, pos, WEIGHTS, POS);
+    operand(g, 0, freq, WEIGHTS, FREQ);
+    operand(g, 0, infer_tensor_make(INFER_FMT_I32, 1, g->rows, 1, 1, 1), WEIGHTS, SLOTS);
+    operand(g, 1, pool, ARENA, K_POOL);
+    operand(g, 1, pool, ARENA, V_POOL);
 }
 
 static infer_range range_of(const dev *d, const infer_operand *o)
@@ -461,6 +510,58 @@ static void scratch_over_x(graph *g)
     g->node[0].at[2].offset = g->node[1].at[0].offset = SUM;
 }
 
+static void with_halves(graph *g)
+{
+    add_ropes(g, INFER_ROPE_HALVES, D);
+}
+
+static void with_pairs(graph *g)
+{
+    add_ropes(g, INFER_ROPE_PAIRS, D);
+}
+
+static void with_half_of_a_head(graph *g)
+{
+    add_ropes(g, INFER_ROPE_HALVES, D / 2);
+}
+
+static void queries_are_a_result(graph *g)
+{
+    with_halves(g);
+    g->node[1].at[4].flags = 0;
+}
+
+static void keys_are_read_later(graph *g)
+{
+    with_halves(g);
+    add_row(g, matrix(INFER_FMT_F32, g->rows, g->n), Y + Y_STEP, SUM);
+}
+
+static void other_queries(graph *g)
+{
+    with_halves(g);
+    g->node[2].at[0].offset = SUM;
+}
+
+static void keys_and_values_change_places(graph *g)
+{
+    with_halves(g);
+    g->node[3].at[0].offset = Y + 2 * Y_STEP;
+    g->node[3].at[1].offset = Y + Y_STEP;
+}
+
+static void rotated_over_x(graph *g)
+{
+    with_halves(g);
+    g->node[2].at[3].offset = X;
+}
+
+static void rotated_over_normed(graph *g)
+{
+    with_halves(g);
+    g->node[2].at[3].offset = NORMED;
+}
+
 static const struct change {
     const char *what;
     change_fn change;
@@ -484,9 +585,36 @@ static const struct change {
     {"last output over x", over_x, INFER_OP_GATED_MLP, 1, 128, 128, 1},
     {"weights are made", weights_are_made, INFER_OP_MATMUL, 1, 128, 96, 0},
     {"scratch over x", scratch_over_x, INFER_OP_GATED_MLP, 1, 128, 96, 0},
+    {"rotated by halves", with_halves, INFER_OP_QKV, 1, 128, HEADS *D, 3},
+    {"rotated by pairs", with_pairs, INFER_OP_QKV, 1, 77, HEADS *D, 3},
+    {"rotated, three rows", with_halves, INFER_OP_QKV, 3, 128, HEADS *D, 2},
+    {"rotated in part", with_half_of_a_head, INFER_OP_QKV, 1, 128, HEADS *D, 2},
+    {"queries are a result", queries_are_a_result, INFER_OP_QKV, 1, 128, HEADS *D, 2},
+    {"keys are read later", keys_are_read_later, INFER_OP_QKV, 1, 128, HEADS *D, 2},
+    {"other queries", other_queries, INFER_OP_QKV, 1, 128, HEADS *D, 2},
+    {"keys and values change places", keys_and_values_change_places, INFER_OP_QKV, 1, 128, HEADS *D, 2},
+    {"rotated over x", rotated_over_x, INFER_OP_QKV, 1, 128, HEADS *D, 2},
+    {"rotated over what is normed", rotated_over_normed, INFER_OP_QKV, 1, 128, HEADS *D, 3},
+    {"rotated over what is normed, two rows", rotated_over_normed, INFER_OP_QKV, 2, 128, HEADS *D, 1},
 };
 
-static void test_norm(void **state)
+/* What node i makes is as node by node, where only the program's nodes read it, but for what another one puts there. */
+static void hide(dev *d, const graph *g, uint32_t i)
+{
+    const node *n = &g->node[i];
+    for (uint32_t k = n->op.n_in; k < n->op.n_in + n->op.n_out; k++) {
+        const infer_operand *o = &n->at[k];
+        uint64_t anew = 0;
+        for (uint32_t m = i + 1; m < g->n_nodes; m++) {
+            const infer_operand *y = &g->node[m].at[g->node[m].op.n_in];
+            anew = y->offset == o->offset ? y->size : anew;
+        }
+        if ((o->flags & INFER_OPERAND_INNER) && i + 1 < g->n_nodes && anew < o->size)
+            memcpy(d->all + o->offset + anew, d->one + o->offset + anew, o->size - anew);
+    }
+}
+
+static void test_programs(void **state)
 {
     (void)state;
     dev d;
@@ -499,8 +627,8 @@ static void test_norm(void **state)
         unsigned each = node_by_node(&d, &g), all = as_program(&d, &g);
         printf("%s: %u launches, %u one by one\n", c->what, all, each);
         assert_int_equal(each - all, c->fewer);
-        if (c->fewer && c->change != is_written_anew) /* what is normed is nowhere */
-            memcpy(d.all + NORMED, d.one + NORMED, Y - NORMED);
+        for (uint32_t k = 0; k < 2; k++) /* what only the program's nodes read may be nowhere */
+            hide(&d, &g, k);
         assert_memory_equal(d.one, d.all, SCRATCH);
         assert_memory_not_equal(d.was[ARENA], d.all, SCRATCH);
     }
@@ -509,9 +637,9 @@ static void test_norm(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_norm), cmocka_unit_test(test_launches)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_programs), cmocka_unit_test(test_launches)};
     if (!rig_has("opencl0"))
         return 77;
-    rig_watchdog(300);
+    rig_watchdog(900);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,11 +48,32 @@ static infer_val made(infer_graph *g, infer_op_id op, int32_t layer, const infer
 
 typedef struct attention {
     infer_graph g;
-    infer_val q, k, v, rotated, y, last;
+    infer_val x, q, k, v, rotated, y, last; /* x: what a product reads */
 } attention;
 
+/* Queries, keys and values by one product. */
+static void build_product(attention *a)
+{
+    infer_graph *g = &a->g;
+    const infer_attrs_scale scale = {.struct_size = sizeof scale, .scale = 2};
+    const infer_tensor_desc rows = infer_tensor_make(INFER_FMT_F32, 2, N, H * D, 1, 1),
+                            heads = infer_tensor_make(INFER_FMT_F32, 3, N, H, D, 1),
+                            w = infer_tensor_make(INFER_FMT_F32, 2, H * D, H * D, 1, 1);
+    infer_val in[4] = {step(g, 0x2000, rows)}, out[3];
+    infer_graph_node(g, INFER_OP_SCALE, 0, in, 1, &scale, sizeof scale);
+    in[0] = a->x = infer_graph_out(g, &rows, INFER_COUNT_TOKENS, 1, "act");
+    for (uint32_t i = 1; i < 4; i++)
+        in[i] = infer_graph_value(g, INFER_VAL_WEIGHT, i, &w, INFER_ROWS_STATIC, 1, "weight");
+    infer_graph_node(g, INFER_OP_QKV, 0, in, 4, NULL, 0);
+    for (int i = 0; i < 3; i++)
+        out[i] = infer_graph_out(g, &rows, INFER_COUNT_TOKENS, 1, "act");
+    a->q = infer_graph_view_of(g, out[0], &heads, INFER_COUNT_TOKENS, 1);
+    a->k = infer_graph_view_of(g, out[1], &heads, INFER_COUNT_TOKENS, 1);
+    a->v = infer_graph_view_of(g, out[2], &heads, INFER_COUNT_TOKENS, 1);
+}
+
 /* Attention in layer 0 and a sum of its result in layer 1, the graph's output. between: another node before it. */
-static void build(attention *a, int between)
+static void build(attention *a, int between, int product)
 {
     infer_graph *g = &a->g;
     const infer_attrs_scale scale = {.struct_size = sizeof scale, .scale = 2};
@@ -67,7 +88,7 @@ static void build(attention *a, int between)
                                .block_size = BLOCK,
                                .n_blocks = BLOCKS};
     const infer_tensor_desc pool = infer_tensor_make(INFER_FMT_F16, 4, BLOCKS, H, BLOCK, D);
-    *a = (attention){.last = -1};
+    *a = (attention){.x = -1, .last = -1};
     infer_val x = step(g, 0x1000, infer_tensor_make(INFER_FMT_F32, 3, N, H, D, 1));
     infer_val pos = step(g, 0x100, infer_tensor_make(INFER_FMT_I32, 2, N, 1, 1, 1));
     infer_val freq = step(g, 0x200, infer_tensor_make(INFER_FMT_F32, 1, D / 2, 1, 1, 1));
@@ -75,9 +96,13 @@ static void build(attention *a, int between)
     infer_val table = step(g, 0x400, infer_tensor_make(INFER_FMT_I32, 2, 2, 2, 1, 1));
     infer_val lens = step(g, 0x500, infer_tensor_make(INFER_FMT_I32, 1, 2, 1, 1, 1));
     infer_val starts = step(g, 0x600, infer_tensor_make(INFER_FMT_I32, 1, 3, 1, 1, 1));
-    a->q = made(g, INFER_OP_SCALE, 0, &x, 1, &scale, sizeof scale);
-    a->k = made(g, INFER_OP_SCALE, 0, &x, 1, &scale, sizeof scale);
-    a->v = made(g, INFER_OP_SCALE, 0, &x, 1, &scale, sizeof scale);
+    if (product) {
+        build_product(a);
+    } else {
+        a->q = made(g, INFER_OP_SCALE, 0, &x, 1, &scale, sizeof scale);
+        a->k = made(g, INFER_OP_SCALE, 0, &x, 1, &scale, sizeof scale);
+        a->v = made(g, INFER_OP_SCALE, 0, &x, 1, &scale, sizeof scale);
+    }
     a->rotated = made(g, INFER_OP_ROPE, 0, (infer_val[]){a->q, pos, freq}, 3, &rope, sizeof rope);
     infer_val k = made(g, INFER_OP_ROPE, 0, (infer_val[]){a->k, pos, freq}, 3, &rope, sizeof rope);
     infer_graph_node(g, INFER_OP_KV_WRITE, 0, (infer_val[]){k, a->v, slots}, 3, &attn.kv, sizeof attn.kv);
@@ -136,7 +161,7 @@ static void test_read_until(void **state)
         infer_compiled c;
         int again = 0;
         ref_like[0].scratch[INFER_OP_ATTN_PAGED] = 1 << 10;
-        build(&a, between);
+        build(&a, between, 0);
         compile(&a, 0, &t, &c);
         const infer_val read[] = {a.q, a.k, a.v};
         for (uint32_t i = 0; i < c.n_order; i++)
@@ -148,6 +173,20 @@ static void test_read_until(void **state)
         infer_graph_free(&a.g);
         ref_like_reset();
     }
+}
+
+/* Nor are rotated queries where a product right before them reads. */
+static void test_product(void **state)
+{
+    (void)state;
+    attention a;
+    infer_graph_target t;
+    infer_compiled c;
+    build(&a, 0, 1);
+    compile(&a, 0, &t, &c);
+    assert_false(overlap(&a, &c, a.x, c.place[a.rotated], N * H * D * 4));
+    infer_compiled_free(&c);
+    infer_graph_free(&a.g);
 }
 
 static infer_status nowhere(void *user, const infer_gnode *n, infer_val v, const infer_tensor_desc *desc,
@@ -169,7 +208,7 @@ static void test_inner(void **state)
         infer_view_store st;
         infer_error e = {0};
         uint32_t seen = 0;
-        build(&a, 0);
+        build(&a, 0, 0);
         compile(&a, second, &t, &c);
         assert_int_equal(c.n_parts, 1 + second);
         assert_int_equal(infer_graph_view_build(&c, &t, 0, 2, nowhere, NULL, &st, &e), INFER_OK);
@@ -191,6 +230,7 @@ static void test_inner(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_read_until), cmocka_unit_test(test_inner)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_read_until), cmocka_unit_test(test_product),
+                                       cmocka_unit_test(test_inner)};
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }

@@ -17,9 +17,10 @@
 
 enum {
     OCL_BIND_ALIGN = 64, /* of offsets in bindings */
-    OCL_MAX_MEM = 12,    /* buffers of a kernel */
+    OCL_MAX_MEM = 16,    /* buffers of a kernel */
+    OCL_MAX_BLOCKS = 3,  /* parameter blocks of a kernel */
     OCL_MAX_LOCAL = 2,   /* local-memory arguments of a kernel */
-    OCL_MAX_PARAMS = 768 /* bytes of a kernel's parameter block; every driver takes 1024 */
+    OCL_MAX_PARAMS = 800 /* bytes of a kernel's parameter blocks; with buffers every driver takes 1024 */
 };
 
 /* How kernels are cut, by type of device. Kernels get these as build options; what a GPU's work-group does with lanes,
@@ -108,12 +109,12 @@ struct infer_queue {
     ocl_kernel *kernels; /* those that cmd_op has used */
 };
 
-/* One kernel run: what an op's launch function emits. Arguments in order: buffers, parameter block, perhaps a second
- * one, which lies behind the first, local memory. */
+/* One kernel run: what an op's launch function emits. Arguments in order: buffers, parameter blocks, local memory. */
 typedef struct ocl_launch {
     const ocl_program *program;
     const char *name;
-    uint32_t n_mem, n_local, params_bytes, more_bytes, dims;
+    uint32_t n_mem, n_local, n_blocks, dims;
+    uint32_t block_bytes[OCL_MAX_BLOCKS]; /* they lie one behind the other in params */
     cl_mem mem[OCL_MAX_MEM];
     size_t local[OCL_MAX_LOCAL];
     size_t global[3], group[3];
@@ -124,7 +125,8 @@ typedef struct ocl_launch {
 typedef struct ocl_sink {
     infer_status (*take)(void *ctx, const ocl_launch *l);
     void *ctx;
-    const ocl_launch *held; /* the launch of the node before, which this node's launches do; NULL: none */
+    /* Launches of the node before and of the one before that which this node's launches do; NULL: none. */
+    const ocl_launch *held, *held2;
 } ocl_sink;
 
 /* ---- ocl_plugin.c ---- */
@@ -247,6 +249,8 @@ infer_status ocl_fill_bytes(infer_queue *queue, const infer_range *dst, uint32_t
 /* A launch with the operands `which` (as launch_operands reads them) and a parameter block. */
 void ocl_launch_init(ocl_launch *l, const launch_call *c, const ocl_program *program, const char *name,
                      const int *which, uint32_t n, const void *params, uint32_t bytes);
+/* Another parameter block. */
+void ocl_launch_block(ocl_launch *l, const void *params, uint32_t bytes);
 /* Emits l over a range of work-groups. */
 infer_status ocl_emit(launch_call *c, ocl_launch *l, size_t g0, size_t g1, size_t g2, size_t l0, size_t l1);
 /* ---- ops by subject ---- */
@@ -259,6 +263,10 @@ OCL_OP(qkv);
 OCL_OP(gated_mlp);
 /* Whether the launches of a product make the norm of its x by themselves, which is the launch that the sink holds. */
 int ocl_makes_norm(infer_device *dev, const infer_op_desc *norm, const infer_op_desc *product);
+/* Whether three products are one launch; whether that launch can rotate and write what it makes, as these two ops
+ * behind it do (ocl_rope.c). */
+int ocl_joins_qkv(const infer_device *dev, const infer_op_desc *qkv);
+int ocl_makes_ropes(infer_device *dev, const infer_op_desc *qkv, const infer_op_desc *rope, const infer_op_desc *write);
 OCL_OP(route);  /* moe_route: ocl_moe.c */
 OCL_OP(ropes);  /* kv_write, rope_kv_write: ocl_rope.c */
 OCL_OP(attn);   /* paged, latent, dense: ocl_attn.c */

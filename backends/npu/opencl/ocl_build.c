@@ -94,6 +94,7 @@ static cl_uint parts_of(uint32_t sources, const char **text, size_t *bytes)
         PART(0, pack),
         PART(OCL_SOURCE_EACH, each),
         PART(OCL_SOURCE_ROWS, rows),
+        PART(OCL_SOURCE_KV | OCL_SOURCE_MATMUL, rope),
         PART(OCL_SOURCE_KV, kv),
         PART(OCL_SOURCE_ATTN, attn),
         PART(OCL_SOURCE_MOE, moe),

@@ -82,8 +82,7 @@ static void take_norm(ocl_launch *l, const ocl_launch *norm, const char *name, i
     l->mem[0] = norm->mem[0];
     l->mem[l->n_mem++] = norm->mem[1];
     memcpy(l->params, &n.x, sizeof n.x);
-    memcpy((char *)l->params + l->params_bytes, &more, sizeof more);
-    l->more_bytes = sizeof more;
+    ocl_launch_block(l, &more, sizeof more);
     l->n_local = 1;
     l->local[0] = norm_room(k, norm->program->lanes) * sizeof(float);
 }
@@ -225,6 +224,11 @@ void ocl_check_qkv(infer_device *dev, const infer_op_desc *op, infer_op_answer *
         if (!product_ok(dev, op, i, launch_tensor_desc(op, 0)->format, a))
             return;
     invariance(dev, op, a);
+}
+
+int ocl_joins_qkv(const infer_device *dev, const infer_op_desc *qkv)
+{
+    return joins(dev, qkv, 3);
 }
 
 infer_status ocl_run_qkv(launch_call *c)

@@ -122,8 +122,16 @@ void ocl_launch_init(ocl_launch *l, const launch_call *c, const ocl_program *pro
     launch_operands(c, which, n, mem);
     for (uint32_t i = 0; i < n; i++)
         l->mem[i] = mem[i];
-    l->params_bytes = bytes;
-    memcpy(l->params, params, bytes);
+    ocl_launch_block(l, params, bytes);
+}
+
+void ocl_launch_block(ocl_launch *l, const void *params, uint32_t bytes)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < l->n_blocks; i++)
+        at += l->block_bytes[i];
+    memcpy((char *)l->params + at, params, bytes);
+    l->block_bytes[l->n_blocks++] = bytes;
 }
 
 infer_status ocl_emit(launch_call *c, ocl_launch *l, size_t g0, size_t g1, size_t g2, size_t l0, size_t l1)
@@ -155,10 +163,9 @@ infer_status ocl_kernel_bind(infer_device *dev, cl_kernel k, const ocl_launch *l
     cl_int e = CL_SUCCESS;
     for (uint32_t i = 0; i < l->n_mem && !e; i++)
         e = dev->cl->SetKernelArg(k, a++, sizeof l->mem[i], &l->mem[i]);
-    if (!e && l->params_bytes)
-        e = dev->cl->SetKernelArg(k, a++, l->params_bytes, l->params);
-    if (!e && l->more_bytes)
-        e = dev->cl->SetKernelArg(k, a++, l->more_bytes, (const char *)l->params + l->params_bytes);
+    const char *block = (const char *)l->params;
+    for (uint32_t i = 0; i < l->n_blocks && !e; block += l->block_bytes[i++])
+        e = dev->cl->SetKernelArg(k, a++, l->block_bytes[i], block);
     for (uint32_t i = 0; i < l->n_local && !e; i++)
         e = dev->cl->SetKernelArg(k, a++, l->local[i], NULL);
     return ocl_status(dev, e, INFER_E_INVALID, l->name);
@@ -205,7 +212,7 @@ static infer_status run_now(void *ctx, const ocl_launch *l)
 
 infer_status ocl_cmd_op(infer_queue *queue, const infer_op_desc *op, const infer_op_args *args)
 {
-    return ocl_op_emit(queue->dev, op, args, &(ocl_sink){run_now, queue, NULL});
+    return ocl_op_emit(queue->dev, op, args, &(ocl_sink){run_now, queue, NULL, NULL});
 }
 
 infer_status ocl_fill_bytes(infer_queue *queue, const infer_range *dst, uint32_t pattern, uint32_t pattern_bytes)

@@ -11,7 +11,7 @@
 struct infer_program {
     infer_device *dev;
     const infer_graph_view *view;
-    uint8_t *goes; /* of each node: whether the next one's launches do what it does */
+    uint8_t *goes; /* of each node: how many later is the one whose launches do what it does, 0: its own */
 };
 
 typedef struct kept {
@@ -30,14 +30,20 @@ struct infer_exec {
 
 /* ---- What goes together ----------------------------------------------------------------------------------------- */
 
-/* Whether node i + 1 does what node i does. Decided once for a program, by what launch_view.c proves from the operands
- * of its view, so that an instance has the same launches wherever its slots are bound to. */
-static int goes(infer_device *dev, const infer_graph_view *v, uint32_t i)
+/* How many nodes after node i is the one whose launches do what it does; 0: its own do. Decided once for a program, by
+ * what launch_view.c proves from the operands of its view, so that an instance has the same launches wherever its slots
+ * are bound to. before: the same of node i - 1. */
+static int goes(infer_device *dev, const infer_graph_view *v, uint32_t i, int before)
 {
     if (!dev->merge || i + 1 >= v->n_nodes)
         return 0;
     const infer_node *a = launch_node(v, i), *b = launch_node(v, i + 1);
-    return launch_ropes_join(a, b) || (launch_norm_goes(v, i) && ocl_makes_norm(dev, a->op, b->op));
+    if (launch_ropes_join(a, b))
+        return 1;
+    if (launch_qkv_goes(v, i, before == 1 ? launch_node(v, i - 1) : NULL) &&
+        ocl_makes_ropes(dev, a->op, b->op, launch_node(v, i + 2)->op))
+        return 2;
+    return launch_norm_goes(v, i) && ocl_makes_norm(dev, a->op, b->op);
 }
 
 /* ---- Emitting all of a program -------------------------------------------------------------------------------- */
@@ -55,11 +61,11 @@ static infer_status hold(void *ctx, const ocl_launch *l)
     return INFER_OK;
 }
 
-/* What goes with the next node is one launch, which is held until then. */
+/* What goes with a later node is one launch, which is held until then. */
 static infer_status emit_all(const infer_program *p, const infer_range *slots, const ocl_sink *sink)
 {
     infer_device *dev = p->dev;
-    ocl_launch held;
+    ocl_launch held[3];
     for (uint32_t i = 0; i < p->view->n_nodes; i++) {
         const infer_node *node = launch_node(p->view, i);
         infer_range operands[INFER_OP_MAX_OPERANDS];
@@ -73,7 +79,9 @@ static infer_status emit_all(const infer_program *p, const infer_range *slots, c
                                     .operands = operands,
                                     .counts = place(&node->counts, slots),
                                     .scratch = place(&node->scratch, slots)};
-        const ocl_sink later = {hold, &held, NULL}, now = {sink->take, sink->ctx, i && p->goes[i - 1] ? &held : NULL};
+        const ocl_launch *before = i && p->goes[i - 1] == 1 ? &held[(i - 1) % 3] : NULL,
+                         *before2 = i > 1 && p->goes[i - 2] == 2 ? &held[(i - 2) % 3] : NULL;
+        const ocl_sink later = {hold, &held[i % 3], before, before2}, now = {sink->take, sink->ctx, before, before2};
         infer_status s = ocl_op_emit(dev, node->op, &args, p->goes[i] ? &later : &now);
         if (s)
             return s;
@@ -100,7 +108,7 @@ infer_status ocl_prog_build(infer_device *dev, const infer_graph_view *view, inf
     }
     *p = (infer_program){dev, copy, (uint8_t *)(p + 1)};
     for (uint32_t i = 0; i < copy->n_nodes; i++)
-        p->goes[i] = (uint8_t)goes(dev, copy, i);
+        p->goes[i] = (uint8_t)goes(dev, copy, i, i ? p->goes[i - 1] : 0);
     infer_program_info i = {0};
     launch_put(info, &i, sizeof i);
     *out = p;
@@ -147,7 +155,7 @@ infer_status ocl_prog_instantiate(infer_program *prog, infer_queue *queue, const
     infer_device *dev = prog->dev;
     uint32_t n = 0;
     (void)queue;
-    infer_status s = n_slots == prog->view->n_slots ? emit_all(prog, slots, &(ocl_sink){count, &n, NULL})
+    infer_status s = n_slots == prog->view->n_slots ? emit_all(prog, slots, &(ocl_sink){count, &n, NULL, NULL})
                                                     : ocl_fail(dev->host, INFER_E_INVALID, "opencl: %u slots, not %u",
                                                                n_slots, prog->view->n_slots);
     if (s)
@@ -162,7 +170,7 @@ infer_status ocl_prog_instantiate(infer_program *prog, infer_queue *queue, const
     if (n_slots)
         memcpy(x->slots, slots, n_slots * sizeof *slots);
     recorder r = {.x = x};
-    s = emit_all(prog, x->slots, &(ocl_sink){record, &r, NULL});
+    s = emit_all(prog, x->slots, &(ocl_sink){record, &r, NULL, NULL});
     if (s) {
         ocl_exec_destroy(x);
         return s;
@@ -180,11 +188,11 @@ infer_status ocl_prog_update(infer_exec *exec, uint32_t slot, const infer_range 
     infer_range was = exec->slots[slot];
     recorder r = {.x = exec};
     exec->slots[slot] = *range;
-    infer_status s = emit_all(exec->prog, exec->slots, &(ocl_sink){record, &r, NULL});
+    infer_status s = emit_all(exec->prog, exec->slots, &(ocl_sink){record, &r, NULL, NULL});
     if (s) { /* as it was; what fails here fails for want of host memory */
         recorder back = {.x = exec};
         exec->slots[slot] = was;
-        (void)emit_all(exec->prog, exec->slots, &(ocl_sink){record, &back, NULL});
+        (void)emit_all(exec->prog, exec->slots, &(ocl_sink){record, &back, NULL, NULL});
     }
     return s;
 }

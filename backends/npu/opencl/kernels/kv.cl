@@ -1,42 +1,5 @@
 /* Rotation, writing into a paged cache, moving its blocks. SPDX-License-Identifier: Apache-2.0 */
 
-/* Sine and cosine of pos * freq: the product's error and two parts of 2 pi keep the angle exact to a float's last
- * bits however far the position. */
-float2 turn(int pos, float freq)
-{
-    float hi = (float)pos * freq, lo = fma((float)pos, freq, -hi);
-    float n = rint(hi * 0.15915494309189535f);
-    float r = fma(-n, 6.28318548202514648f, hi);
-    r = fma(n, 1.74845553146e-7f, r) + lo;
-    return (float2)(sin(r), cos(r));
-}
-
-/* Element e of a head of this format after rotation of its first dims elements, as p says. */
-float turned(const lp_rope *p, const G uchar *x, int fmt, int dims, const G uchar *pos, const G uchar *freq, int e)
-{
-    if (e >= dims)
-        return ld(x, fmt, e);
-    int half_n = dims / 2, i = p->kind ? e % half_n : e / 2, second = p->kind ? e >= half_n : e & 1;
-    int a = p->kind ? i : 2 * i, b = p->kind ? i + half_n : 2 * i + 1, which = 0;
-    if (p->n_pos > 1) /* the position that pair i uses: sections in order */
-        for (int end = p->section[0]; which < p->n_pos - 1 && i >= end; end += p->section[which])
-            which++;
-    float2 sc = turn(((const G int *)pos)[which], ld(freq, p->freq.fmt, i)) * p->magnitude;
-    float u = ld(x, fmt, a), v = ld(x, fmt, b);
-    return second ? fma(u, sc.x, v * sc.y) : fma(u, sc.y, -(v * sc.x));
-}
-
-/* Where a head of a row goes: to rows, or to a plane of the cache by the row's slot; -1: nowhere. */
-long goes_to(const lp_rope *p, const lp_tensor *y, int paged, int heads, const G uchar *slots, int row, int head)
-{
-    if (!paged)
-        return at(y, (long)row * heads + head);
-    int slot = *(const G int *)(slots + at(&p->slots, row));
-    if (slot < 0 || slot / p->block_size >= p->n_blocks)
-        return -1;
-    return (long)y->off + slot / p->block_size * y->s0 + head * y->s1 + slot % p->block_size * y->s2;
-}
-
 /* 32 elements of a head from e0 on, by one item or by 32 lanes: rotated where dims is not 0. Where live is 0, nothing;
  * no lane of a group may stay away. */
 void write_32(const lp_rope *p, const G uchar *x, int fmt, int width, int dims, const G uchar *pos, const G uchar *freq,

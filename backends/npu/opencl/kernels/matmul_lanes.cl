@@ -197,13 +197,15 @@ float mac8(float8 a, float8 b, float s)
 /* Where a kernel has its x from: rows as they are (ROWS), or one row that the group has normed in local memory (NORM).
  * There a group has several sets of columns one after the other, and red is free when all have read it. */
 #define MEM_ROWS
-#define ARG_ROWS
+#define BLOCK_ROWS
+#define LOCAL_ROWS
 #define X8_ROWS(r, i) x8(xr[r], i, p.wide)
 #define X1_ROWS(r, k) ld(xr[r], XF, k)
 #define BEGIN_ROWS    int block = get_group_id(0);
 #define FREE_ROWS
 #define MEM_NORM      const G uchar *nw,
-#define ARG_NORM      , const lp_norm_of norm, L float4 *normed
+#define BLOCK_NORM    , const lp_norm_of norm
+#define LOCAL_NORM    , L float4 *normed
 #define X8_NORM(r, i) (float8)(normed[(i) / 4], normed[(i) / 4 + 1])
 #define X1_NORM(r, k) ((const L float *)normed)[k]
 #define BEGIN_NORM                                                                                                     \
@@ -283,7 +285,7 @@ float joined(const L float *red)
 #define MV(NAME, ATTRIBUTE, R, H)                                                                                      \
     __kernel ATTRIBUTE void NAME(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias,          \
                                  const G uchar *e0, const G uchar *e1, const G uchar *e2, const G uchar *e3, G uchar *y, \
-                                 const G uchar *counts, MEM_##H const lp_mm p ARG_##H)                                 \
+                                 const G uchar *counts, MEM_##H const lp_mm p BLOCK_##H LOCAL_##H)                     \
     {                                                                                                                  \
         L float red[R][LC * CI][LK];                                                                                   \
         int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
@@ -310,7 +312,9 @@ float joined(const L float *red)
 
 MV(mv1, , 1, ROWS)
 MV(mvr, , MVR, ROWS)
+#if XF == FMT_F32 /* what launches of several nodes are for, so that programs for other rows are built sooner */
 MV(mv1_norm, GROUP_OF_COLUMNS, 1, NORM)
+#endif
 
 /* Up to three weights and one x: mv1 and mvr over all their columns, without steps after it. */
 int weight_of(const lp_mms *p, int *c)
@@ -324,7 +328,7 @@ int weight_of(const lp_mms *p, int *c)
 #define MVS(NAME, ATTRIBUTE, R, H)                                                                                     \
     __kernel ATTRIBUTE void NAME(const G uchar *x, const G uchar *w0, const G uchar *w1, const G uchar *w2,            \
                                  const G uchar *b0, const G uchar *b1, const G uchar *b2, G uchar *y0, G uchar *y1,    \
-                                 G uchar *y2, const G uchar *counts, MEM_##H const lp_mms p ARG_##H)                   \
+                                 G uchar *y2, const G uchar *counts, MEM_##H const lp_mms p BLOCK_##H LOCAL_##H)       \
     {                                                                                                                  \
         L float red[R][LC * CI][LK];                                                                                   \
         int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
@@ -351,12 +355,14 @@ int weight_of(const lp_mms *p, int *c)
     }
 MVS(mvs1, , 1, ROWS)
 MVS(mvsr, , MVR, ROWS)
+#if XF == FMT_F32
 MVS(mvs1_norm, GROUP_OF_COLUMNS, 1, NORM)
+#endif
 
 /* y = act(gate) * up: a lane has the same column of both, so that a group has all that its outputs are made from. */
 #define MVG(NAME, R, H)                                                                                                \
     __kernel GROUP_OF_COLUMNS void NAME(const G uchar *x, const G uchar *w0, const G uchar *w1, G uchar *y,            \
-                                        const G uchar *counts, MEM_##H const lp_mms p ARG_##H)                         \
+                                        const G uchar *counts, MEM_##H const lp_mms p BLOCK_##H LOCAL_##H)             \
     {                                                                                                                  \
         L float red[R][LC * CI][LK];                                                                                   \
         int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
@@ -382,7 +388,64 @@ MVS(mvs1_norm, GROUP_OF_COLUMNS, 1, NORM)
 #endif
 MVG(mvg1, 1, ROWS)
 MVG(mvgr, MVR, ROWS)
+#if XF == FMT_F32
 MVG(mvg1_norm, 1, NORM)
+#endif
+
+/* Q, K and V with what follows them: Q and K rotated as `rope` says, Q to rows, K and V to the cache. A lane has both
+ * elements of a pair, so that a group has all that a rotation mixes. y: where they go; heads have rope.dims elements. */
+int paired(const lp_rope *rope, int turns, int pair, int second)
+{
+    int half_n = rope->dims / 2;
+    return turns && rope->kind ? pair / half_n * rope->dims + pair % half_n + second * half_n : 2 * pair + second;
+}
+
+#define MVQ(NAME, R, H)                                                                                                \
+    __kernel GROUP_OF_COLUMNS void NAME(const G uchar *x, const G uchar *w0, const G uchar *w1, const G uchar *w2,     \
+                                        const G uchar *b0, const G uchar *b1, const G uchar *b2, G uchar *y0,          \
+                                        G uchar *y1, G uchar *y2, const G uchar *counts, MEM_##H const G uchar *pos,   \
+                                        const G uchar *freq, const G uchar *slots, const lp_mms p BLOCK_##H,           \
+                                        const lp_rope rope LOCAL_##H)                                                  \
+    {                                                                                                                  \
+        L float red[R][LC * CI][LK];                                                                                   \
+        int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
+        int m = clamp(rows_of(counts, &p.rows) - r0, 0, R), whole = p.k / GROUP, have = m > 0;                         \
+        int columns = p.n[0] + p.n[1] + p.n[2];                                                                        \
+        const G uchar *xr[R], *row[CI];                                                                                \
+        for (int r = 0; r < R; r++)                                                                                    \
+            xr[r] = x + at(&p.x, r0 + max(0, min(r, m - 1)));                                                          \
+        BEGIN_##H                                                                                                      \
+        {                                                                                                              \
+            for (int c = 0; c < CI; c++) {                                                                             \
+                int column = min((block * (LC * CI) + c0 + c) / 2 * 2, columns - 2), i = weight_of(&p, &column);       \
+                row[c] = (i == 0 ? w0 : i == 1 ? w1 : w2) + p.w_off[i] +                                               \
+                         paired(&rope, i < 2, column / 2, c % 2) * p.w_row[i];                                         \
+            }                                                                                                          \
+            SUMS(R, H)                                                                                                 \
+            if (r < m && column % 2 == 0 && column < columns) {                                                        \
+                int i = weight_of(&p, &column), width = i < 2 ? rope.dims : p.y[2].width;                              \
+                int a = paired(&rope, i < 2, column / 2, 0), b = paired(&rope, i < 2, column / 2, 1);                  \
+                float2 v = (float2)(joined(red[r][mine]), joined(red[r][mine + 1]));                                   \
+                if (p.bias[i].fmt) {                                                                                   \
+                    const G uchar *bias = (i == 0 ? b0 : i == 1 ? b1 : b2) + p.bias[i].off;                            \
+                    v += (float2)(ld(bias, p.bias[i].fmt, a), ld(bias, p.bias[i].fmt, b));                             \
+                }                                                                                                      \
+                if (i < 2)                                                                                             \
+                    v = rotated(angle(&rope, pos + at(&rope.pos, r0 + r), freq + rope.freq.off,                        \
+                                      rope.kind ? a % width : a % width / 2), v.x, v.y);                               \
+                long to = goes_to(&rope, &p.y[i], i > 0, p.n[i] / width, slots, r0 + r, a / width);                    \
+                if (to >= 0) {                                                                                         \
+                    st_plain((i == 0 ? y0 : i == 1 ? y1 : y2) + to, p.y[i].fmt, a % width, v.x);                       \
+                    st_plain((i == 0 ? y0 : i == 1 ? y1 : y2) + to, p.y[i].fmt, b % width, v.y);                       \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+#if XF == FMT_F32
+MVQ(mvq1, 1, ROWS)
+MVQ(mvqr, MVR, ROWS)
+MVQ(mvq1_norm, 1, NORM)
+#endif
 
 /* 256 lanes, each TILE / 16 by TILE / 16 outputs; 32 of K a turn. Columns and rows past the end compute on the last. */
 #define TQ (TILE / 16)
