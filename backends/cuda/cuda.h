@@ -126,7 +126,7 @@ struct infer_queue {
     cuda_wait waits[CUDA_MAX_WAITS]; /* perhaps unreached; under the lock of cuda_timeline.c */
     uint32_t n_landings;
     cuda_landing landings[CUDA_LANDINGS]; /* in order of their copies; under the same lock */
-    const uint8_t *keep;                  /* recording: of each op, what later launches are to it (cuda_prog.c) */
+    const uint8_t *joined;                /* recording: of each op, as in cuda_prog.c */
     uint32_t op;                          /* number of the op that is recorded */
     cuda_norm norm;
     cuda_ropes ropes;
@@ -332,6 +332,9 @@ int cuda_makes_ropes(infer_device *dev, const infer_op_desc *rope, const infer_o
 /* Whether attention may write its result as x of the product behind it, in `room` bytes, by their descriptors: the tile
  * of panels as a power of two, 0: no. */
 uint32_t cuda_hands_over(infer_device *dev, const infer_op_desc *attn, const infer_op_desc *product, uint64_t room);
+
+/* cuda_matmul.c: whether x of a product keeps all its bits. */
+int cuda_is_exact(const infer_op_desc *op);
 
 /* ---- cuda_gemm.c: products of many rows by packed weights ---- */
 

@@ -188,7 +188,7 @@ static void few_rope_init(cuda_launch *l, launch_call *c, const struct few_kerne
 static void hand_over(launch_call *c, const struct few_kernel *k, lp_attn *p)
 {
     infer_queue *queue = c->to;
-    const uint32_t log = queue->keep ? queue->keep[queue->op] : 0;
+    const uint32_t log = queue->joined ? queue->joined[queue->op] : 0;
     if (!log || p->y.off % GEMM_LINE_BYTES)
         return;
     p->panels = gemm_panels(1 << log, p->heads * k->width / GEMM_STEP_WIDTH);

@@ -1,5 +1,5 @@
-/* Products of many rows by packed weights (kernels/gemm.cu): which tile, what lies in scratch, two launches: x as the
- * products want it, with a norm before that if the queue keeps one, then the products. SPDX-License-Identifier:
+/* Products of many rows by packed weights (kernels/gemm.cu): which tile, what lies in scratch, the launches: x as the
+ * products want it, unless whoever made it has written it so, then the products. SPDX-License-Identifier:
  * Apache-2.0 */
 #include "config.h"
 
@@ -148,13 +148,48 @@ int cuda_gemm_panels(const infer_device *dev, const infer_op_desc *op, uint32_t 
                      lp_panels *out)
 {
     const infer_tensor_desc *w = launch_tensor_desc(op, weight);
-    if (!dev->panels || w->format != INFER_FMT_BF16 || !cuda_gemm_takes(dev, op, weight, rows) ||
-        (op->op == INFER_OP_MATMUL && act_format_of(op) == INFER_FMT_F32))
+    if (!dev->panels || w->format != INFER_FMT_BF16 || !cuda_gemm_takes(dev, op, weight, rows) || cuda_is_exact(op))
         return 0;
     const int32_t steps = (int32_t)x_steps(w->format, w->shape[1]);
     const int32_t tile = 16 << tile_among(dev, w->format, rows, cuda_div_up(w->shape[0], EDGE));
     *out = gemm_panels(tile, steps);
     return GEMM_X_BYTES(rows, tile, steps) <= room;
+}
+
+/* The launch that puts x in its place, with the norm before that if the queue keeps one. */
+static infer_status emit_x(launch_call *c, uint32_t f, const gemm_block *p, const gemm_places *places, int32_t tile,
+                           const lp_tensor *x, int x_operand)
+{
+    gemm_x_block px = {.x = *x,
+                       .rows = p->rows,
+                       .to_off = places->x,
+                       .scale_off = places->scale,
+                       .k = p->k,
+                       .steps = (int32_t)x_steps(f, p->k),
+                       .tile = tile,
+                       .mixed = f == INFER_FMT_F8_WIDE};
+    const uint32_t rows = (uint32_t)p->rows.cap;
+    uint32_t kernel = kernels_of[f].x;
+    cuda_norm *norm = &((infer_queue *)c->to)->norm;
+    cuda_launch l;
+    if (norm->kept && x_operand == 0) {
+        px.x = norm->p.x;
+        px.norm = norm->p.w;
+        px.has_norm = 1;
+        px.eps = norm->p.eps;
+        px.offset = norm->p.offset;
+        kernel = kernel == CUDA_K_gemm_x_bf16 ? CUDA_K_gemm_xn_bf16 : kernel;
+    }
+    cuda_launch_init(&l, c, kernel, (const int[]){x_operand, -2, -3, -1}, 4, &px, sizeof px);
+    if (px.has_norm) {
+        l.ptr[0] = norm->x;
+        l.ptr[1] = norm->w;
+        norm->kept--;
+    }
+    if (kernel == CUDA_K_gemm_x_bf16)
+        return cuda_emit(c, &l, cuda_div_up(8 * (int64_t)px.steps, X_PIECES), cuda_walked(cuda_div_up(rows, 8)), 1,
+                         X_THREADS, 1, 1);
+    return cuda_emit(c, &l, rows, 1, 1, ROW_THREADS, 1, 1);
 }
 
 static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const int which[9], const lp_tensor *x,
@@ -168,22 +203,12 @@ static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const in
         tm += cuda_div_up(p->n[i], edge);
     uint32_t tile = tile_among(c->dev, f, rows, tm);
     gemm_places places = places_of(c->dev, f, p->k, rows, tile, c->scratch_off + at);
-    gemm_x_block px = {.x = *x,
-                       .rows = p->rows,
-                       .to_off = places.x,
-                       .scale_off = places.scale,
-                       .k = p->k,
-                       .steps = (int32_t)x_steps(f, p->k),
-                       .tile = 16 << tile,
-                       .mixed = f == INFER_FMT_F8_WIDE};
     cuda_launch l;
-    infer_status s;
     infer_queue *queue = c->to;
-    cuda_norm *norm = &queue->norm;
-    uint32_t x_kernel = row->x;
     int list[12];
     const int handed = queue->handed;
     queue->handed = 0;
+    const infer_status s = handed ? INFER_OK : emit_x(c, f, p, &places, 16 << tile, x, x_operand);
     memcpy(list, which, 9 * sizeof *list);
     list[9] = handed ? x_operand : -3;
     list[10] = -3;
@@ -192,27 +217,6 @@ static infer_status gemm(launch_call *c, infer_format w, gemm_block *p, const in
     p->scale_off = places.scale;
     p->part_off = places.part;
     p->whole = c->dev->deterministic;
-    if (norm->kept && x_operand == 0) {
-        px.x = norm->p.x;
-        px.norm = norm->p.w;
-        px.has_norm = 1;
-        px.eps = norm->p.eps;
-        px.offset = norm->p.offset;
-        x_kernel = x_kernel == CUDA_K_gemm_x_bf16 ? CUDA_K_gemm_xn_bf16 : x_kernel;
-    }
-    cuda_launch_init(&l, c, x_kernel, (const int[]){x_operand, -2, -3, -1}, 4, &px, sizeof px);
-    if (px.has_norm) {
-        l.ptr[0] = norm->x;
-        l.ptr[1] = norm->w;
-        norm->kept--;
-    }
-    if (handed)
-        s = INFER_OK;
-    else if (x_kernel == CUDA_K_gemm_x_bf16)
-        s = cuda_emit(c, &l, cuda_div_up(8 * (int64_t)px.steps, X_PIECES), cuda_walked(cuda_div_up(rows, 8)), 1,
-                      X_THREADS, 1, 1);
-    else
-        s = cuda_emit(c, &l, rows, 1, 1, ROW_THREADS, 1, 1);
     cuda_launch_init(&l, c, row->tile[tile], list, 12, p, sizeof *p);
     l.shared = row->shared[tile];
     l.late =

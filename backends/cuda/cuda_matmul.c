@@ -91,8 +91,7 @@ static uint64_t gemm_at(const infer_op_desc *op)
     return op->op == INFER_OP_GATED_MLP ? 2 * hidden_bytes(op) : 0;
 }
 
-/* Whether x keeps all its bits. */
-static int is_exact(const infer_op_desc *op)
+int cuda_is_exact(const infer_op_desc *op)
 {
     infer_attrs_matmul attrs;
     launch_attrs(op, &attrs, sizeof attrs);
@@ -108,7 +107,7 @@ static infer_status multiply(launch_call *c, const launch_product *m)
     uint32_t r;
     launch_fill_product(c, m, &p, which);
     int64_t rows = (int64_t)p.rows.cap * p.choices;
-    int exact = is_exact(c->op);
+    int exact = cuda_is_exact(c->op);
     if (m->ids < 0 && !exact && cuda_gemm_takes(c->dev, c->op, (uint32_t)m->w, rows))
         return cuda_gemm_one(c, w, &p, which, gemm_at(c->op));
     if (m->ids < 0 && cuda_ring_takes(c->dev, c->op, (uint32_t)m->w))
@@ -186,7 +185,7 @@ static void invariance(const infer_device *dev, const infer_op_desc *op, uint32_
     uint64_t scratch = cuda_gemm_scratch(dev, op, weight);
     if (a->level && !dev->deterministic && RING_ALONE(f) && cuda_ring_takes(dev, op, weight))
         a->row_invariant = 0;
-    if (!a->level || is_exact(op))
+    if (!a->level || cuda_is_exact(op))
         return;
     if (in_tiles(dev, f, launch_tensor_desc(op, 0)->shape[0]) || (scratch && !dev->deterministic))
         a->row_invariant = 0;

@@ -158,8 +158,8 @@ infer_status launch_emit(launch_call *c, launch_kernel k, const int *which, uint
     cuda_launch l;
     uint32_t each = threads_for((s0 + EIGHT - 1) / EIGHT, THREADS);
     cuda_launch_init(&l, c, kernel_of[k], which, n, params, bytes);
-    if (k == LAUNCH_K_norm_rows && queue->keep && queue->keep[queue->op]) {
-        queue->norm = (cuda_norm){.kept = queue->keep[queue->op], .x = l.ptr[0], .w = l.ptr[1]};
+    if (k == LAUNCH_K_norm_rows && queue->joined && queue->joined[queue->op]) {
+        queue->norm = (cuda_norm){.kept = queue->joined[queue->op], .x = l.ptr[0], .w = l.ptr[1]};
         memcpy(&queue->norm.p, params, sizeof queue->norm.p);
         return INFER_OK;
     }

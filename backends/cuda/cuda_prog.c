@@ -10,9 +10,10 @@
 struct infer_program {
     infer_device *dev;
     const infer_graph_view *view;
-    uint8_t
-        *keep; /* of each node: launches of the next one that make this norm by themselves; whether the next one's
-                  launch does this rotation or write, too; in which tiles the next one wants this attention's result */
+    /* What launches of later nodes have to do with each node. Of a norm: how many of the next one's make it by
+     * themselves; of a rotation or a write: whether the next one's does it too; of attention: in tiles of which size,
+     * as a power of two, the next one wants its result. 0: nothing. */
+    uint8_t *joined;
 };
 
 struct infer_exec {
@@ -81,13 +82,13 @@ static uint32_t hands_over(infer_device *dev, const infer_graph_view *v, uint32_
     return launch_last_read(v, i + 1, y) ? cuda_hands_over(dev, n->op, next->op, y->size) : 0;
 }
 
-static void keep_of(infer_device *dev, const infer_graph_view *v, uint32_t i, uint8_t *keep)
+static void join_of(infer_device *dev, const infer_graph_view *v, uint32_t i, uint8_t *joined)
 {
-    keep[i] |= (uint8_t)(kept(dev, v, i) | hands_over(dev, v, i));
+    joined[i] |= (uint8_t)(kept(dev, v, i) | hands_over(dev, v, i));
     if (i + 1 >= v->n_nodes || !launch_ropes_join(launch_node(v, i), launch_node(v, i + 1)))
         return;
-    keep[i] = 1;
-    keep[i + 1] = (uint8_t)left(dev, v, i);
+    joined[i] = 1;
+    joined[i + 1] = (uint8_t)left(dev, v, i);
 }
 
 infer_status cuda_prog_build(infer_device *dev, const infer_graph_view *view, infer_program **out,
@@ -96,16 +97,16 @@ infer_status cuda_prog_build(infer_device *dev, const infer_graph_view *view, in
     const infer_host *host = dev->host;
     infer_program *p = host->alloc(host->ctx, sizeof *p, _Alignof(infer_program));
     const infer_graph_view *copy = p ? host->view_keep(host->ctx, view) : NULL;
-    uint8_t *keep = copy ? host->alloc(host->ctx, (uint64_t)copy->n_nodes + 1, 1) : NULL;
-    if (!keep) {
+    uint8_t *joined = copy ? host->alloc(host->ctx, (uint64_t)copy->n_nodes + 1, 1) : NULL;
+    if (!joined) {
         host->view_drop(host->ctx, copy);
         host->free(host->ctx, p);
         return cuda_fail(host, INFER_E_NO_MEMORY, "cuda: no host memory for a program");
     }
-    *p = (infer_program){dev, copy, keep};
-    memset(keep, 0, copy->n_nodes);
+    *p = (infer_program){dev, copy, joined};
+    memset(joined, 0, copy->n_nodes);
     for (uint32_t i = 0; i < copy->n_nodes; i++)
-        keep_of(dev, copy, i, keep);
+        join_of(dev, copy, i, joined);
     infer_program_info i = {0};
     launch_put(info, &i, sizeof i);
     *out = p;
@@ -116,7 +117,7 @@ void cuda_prog_destroy(infer_program *prog)
 {
     const infer_host *host = prog->dev->host;
     host->view_drop(host->ctx, prog->view);
-    host->free(host->ctx, prog->keep);
+    host->free(host->ctx, prog->joined);
     host->free(host->ctx, prog);
 }
 
@@ -131,10 +132,10 @@ static infer_status record(infer_program *p, const infer_range *slots, cu_graph 
     infer_status s = cuda_status(dev, e, INFER_E_PROGRAM, "begin a recording");
     if (s)
         return s;
-    dev->capture.keep = p->keep;
+    dev->capture.joined = p->joined;
     dev->capture.op = 0;
     s = host->replay(host->ctx, p->view, slots, &dev->capture);
-    dev->capture.keep = NULL;
+    dev->capture.joined = NULL;
     dev->capture.norm.kept = dev->capture.ropes.kept = 0;
     dev->capture.handed = 0;
     e = dev->cu->StreamEndCapture(dev->capture.stream, &graph); /* in any case, or the stream stays in that mode */

@@ -118,7 +118,7 @@ infer_status cuda_run_rope(launch_call *c)
     }
     l.grid[1] = cuda_walked(p[0].rows.cap);
     queue->ropes.kept = 0;
-    if (!queue->keep || !queue->keep[queue->op])
+    if (!queue->joined || !queue->joined[queue->op])
         return rope_emit(c, &l);
     queue->ropes = (cuda_ropes){one ? 1 : 2, l};
     return INFER_OK;

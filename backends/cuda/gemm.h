@@ -68,7 +68,8 @@ typedef struct gemm_block {
     (1024 + 128 * (n)*GEMM_X_STAGES(n) + 8 * (panel)*GEMM_W_STAGES(n, panel) + 8 * GEMM_LINES(n) +                     \
      16 * (GEMM_X_STAGES(n) + GEMM_W_STAGES(n, panel)) + 16)
 
-/* Blocks of a grid at most, and bytes of partial sums for so many blocks and rows of a tile of x. */
+/* Blocks of a grid at most, and so counters of pieces (kernels/gemm.cuh); bytes of partial sums for so many blocks and
+ * rows of a tile of x. */
 #define GEMM_BLOCKS              1024
 #define GEMM_PART_BYTES(grid, n) ((lp_u64)(grid)*2 * 128 * (lp_u64)(n)*4)
 

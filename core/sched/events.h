@@ -34,7 +34,8 @@ void infer_events_destroy(infer_events *q);
 infer_status infer_events_reserve(infer_events *q);
 /* Gives it back: the request will not be told of. */
 void infer_events_unreserve(infer_events *q);
-/* The engine thread has events to push: until infer_events_tell polls, and who submits, wait. */
+/* The engine thread has events to push. From here to infer_events_tell other threads' polls, wakes and submissions
+ * wait, and it may itself call nothing of these but infer_events_push. */
 void infer_events_hold(infer_events *q);
 /* Between infer_events_hold and infer_events_tell. Copies an event with its text, alternatives and error text.
  * INFER_E_NO_MEMORY: a TOKEN event was dropped. A DONE event uses the room set aside and cannot fail (text and error

@@ -96,8 +96,8 @@ void infer_runner_describe(const infer_runner *r, uint32_t which, infer_step_inf
 struct infer_batch_entry;
 
 typedef struct infer_req {
-    /* What each step reads or writes of each request is together, ordered by use: hundreds of them do not stay in a
-     * processor's cache. */
+    /* What each step reads or writes of each request is together, up to `sampling`, by lines of 64 bytes: hundreds of
+     * them do not stay in a processor's cache (infer_step_foresee). */
     struct infer_batch_entry *in[2]; /* its rows in the steps of both images; NULL: none */
     int32_t *tokens;                 /* prompt, then output */
     /* n_tokens counts also the one that a step under way is making (it is -1 until then), n_made does not. */

@@ -126,7 +126,7 @@ static infer_status copy_in(infer_req *x, const infer_request *r, const infer_to
             return INFER_E_NO_MEMORY;
     }
     /* Room for every text that can be held back, so that decoding steps do not allocate. */
-    if (!infer_buf_reserve(&x->held, 2 * INFER_MAX_STOP_LEN + 512))
+    if (x->n_stops && !infer_buf_reserve(&x->held, 2 * INFER_MAX_STOP_LEN + 512))
         return INFER_E_NO_MEMORY;
     return tok ? infer_detok_create(tok, INFER_DECODE_SKIP_SPECIAL, &x->detok) : INFER_OK;
 }

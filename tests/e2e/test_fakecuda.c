@@ -17,6 +17,7 @@ enum { N_PROMPT = LP_FEW_ROPE_ROWS + 1, MOST_PROMPT = 66 };
 static uint32_t n_prompt = N_PROMPT; /* of rows_of; one of MOST_PROMPT is more rows than reading bounds */
 static char driver[600];
 static unsigned (*runs_of)(const char *begin);
+static int (*params_of)(const char *name, void *out, size_t bytes);
 
 typedef struct seen {
     uint64_t next;
@@ -193,6 +194,9 @@ static void test_fp8_prompt(void **state)
     n_prompt = N_PROMPT;
     printf("fp8, prompts of %d rows: %u products\n", MOST_PROMPT, narrow_runs() - narrow);
     assert_int_equal(runs_of("gemm128_e4m3w"), wide);
+    lp_tensor x; /* of the last one, a down product: as gate and up handed it over */
+    assert_true(params_of("gemm_x_e4m3", &x, sizeof x));
+    assert_int_equal(x.fmt, INFER_FMT_BF16);
     /* two layers: qkv, output, gate and up, down; twice, if one prompt was met alone */
     assert_true(narrow_runs() - narrow == 8 || narrow_runs() - narrow == 16);
     for (int kind = 0; kind < 2; kind++) {
@@ -435,12 +439,14 @@ int main(void)
     snprintf(path, sizeof path, "%s/tests/plugins/fakecuda/.libs", build ? build : ".");
     snprintf(driver, sizeof driver, "cuda.driver=%s/libfakecuda.so", path);
     setenv("INFER_BACKEND_PATH", path, 1);
-    void *lib = dlopen(driver + strlen("cuda.driver="), RTLD_NOW), *f = lib ? dlsym(lib, "fakecuda_runs") : NULL;
-    if (!f) {
+    void *lib = dlopen(driver + strlen("cuda.driver="), RTLD_NOW), *f = lib ? dlsym(lib, "fakecuda_runs") : NULL,
+         *g = lib ? dlsym(lib, "fakecuda_params") : NULL;
+    if (!f || !g) {
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
     memcpy(&runs_of, &f, sizeof runs_of);
+    memcpy(&params_of, &g, sizeof params_of);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bf16),   cmocka_unit_test(test_f16),    cmocka_unit_test(test_q8_0),
         cmocka_unit_test(test_q4_k_m), cmocka_unit_test(test_fp8),    cmocka_unit_test(test_fp8_prompt),

@@ -108,7 +108,12 @@ for x in rows:
         check(x["host_s_per_step"] is None, "nor are its steps counted", x)
     check(x["model_type"].startswith("llama") and x["backends"] == device() and x["n_threads"] >= 1, "columns", x)
 hosts = [x["host_s_per_step"] for x in rows if x["n_gen"]]
-check(any(hosts) and all(v is None or 0 < v < 1 for v in hosts), "what a step costs the engine's thread", hosts)
+check(all(v is None or 0 < v < 1 for v in hosts), "what a step costs the engine's thread", hosts)
+for _ in range(5):  # all of a test's tokens may come at once where this machine is busy
+    host = json.loads(run("infer-bench", "-m", TINY, *DEV, "-p", "0", "-n", "100", "-r", "1", "-o", "json").out)[0]["host_s_per_step"]
+    if host:
+        break
+check(host and 1e-7 < host < 1, "what a step costs the engine's thread, in a longer test", host)
 out = list(csv.DictReader(io.StringIO(run("infer-bench", *args, "-o", "csv").out)))
 check([x["test"] for x in out] == names and all(float(x["avg_ts"]) > 0 for x in out), "csv", out[:1])
 md = run("infer-bench", *args).out.splitlines()

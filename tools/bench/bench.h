@@ -16,7 +16,9 @@ typedef struct bench_result {
     bench_test test;
     double *samples; /* tokens a second over all sequences, one a repetition; owned */
     uint32_t n;
-    double host_s;           /* of a tg test: the engine thread's processor time a step, but for waiting; else 0 */
+    /* of a tg test: steps between what was polled with its first and its last token, and the engine thread's processor
+     * time for them, but for waiting; 0: too short to tell */
+    uint64_t steps, host_ns;
     double mean, sd;         /* sample standard deviation, 0 with one sample */
     double read, read_limit; /* of a tg test: bytes a second of weights and cache, and what a plain read loop got
                                 just before and after; 0: not known, as for several sequences of a model with experts */
@@ -39,9 +41,8 @@ void bench_get_reads(const session *s, bench_reads *out);
 
 /* Tokens that a request of this test may hold. */
 uint64_t bench_ctx(const bench_test *t, uint32_t step_tokens);
-/* Measures one repetition: tokens a second at *rate, and at *host_s what bench_result has. */
-infer_status bench_measure(session *s, const bench_test *t, uint64_t *random, double *rate, double *host_s,
-                           infer_error *err);
+/* Measures one repetition of r->test: tokens a second at *rate. count: its steps are added to r's. */
+infer_status bench_measure(session *s, bench_result *r, uint64_t *random, int count, double *rate, infer_error *err);
 
 /* "pp512", "tg128 @ d4096", "tg128 x 8". */
 void bench_name(const bench_test *t, char *buf, size_t cap);

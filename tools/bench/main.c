@@ -84,12 +84,10 @@ static infer_status run_test(session *s, const opts *o, const bench_reads *reads
     cli_progress_begin(&progress, name, 0);
     infer_status st = INFER_OK;
     for (uint32_t i = 0; i < n + warm && st >= 0; i++) {
-        double rate, host_s;
-        st = bench_measure(s, &r->test, &random, &rate, &host_s, err);
-        if (st >= 0 && i >= warm) {
+        double rate;
+        st = bench_measure(s, r, &random, i >= warm, &rate, err);
+        if (st >= 0 && i >= warm)
             r->samples[r->n++] = rate;
-            r->host_s += host_s / n;
-        }
         cli_progress_update(&progress, i + 1, n + warm);
     }
     cli_progress_end(&progress);

@@ -159,10 +159,10 @@ static infer_status time_prompt(session *s, uint32_t n_seq, uint32_t prompt, uin
     return st;
 }
 
-infer_status bench_measure(session *s, const bench_test *t, uint64_t *random, double *rate, double *host_s,
-                           infer_error *err)
+infer_status bench_measure(session *s, bench_result *r, uint64_t *random, int count, double *rate, infer_error *err)
 {
-    *host_s = 0;
+    const bench_test *t = &r->test;
+    wave w = {0};
     double with = 0, without = 0, tokens = (double)(t->n_prompt ? t->n_prompt : t->n_gen) * t->n_seq;
     infer_status st = INFER_OK;
     /* A short test at a depth is the difference of two short times, which noise can turn round: try again then, and
@@ -173,16 +173,17 @@ infer_status bench_measure(session *s, const bench_test *t, uint64_t *random, do
             if (st >= 0 && t->depth)
                 st = time_prompt(s, t->n_seq, t->depth, random, &without, err);
         } else {
-            wave w;
             st = run_wave(&w, s, t->n_seq, t->depth + 1, -1, (uint64_t)t->n_gen * t->n_seq, random, err);
             with = st == INFER_OK ? (double)(w.t_counted - w.t_all_started) / 1e9 : 0;
-            if (st == INFER_OK && w.to.steps > w.from.steps)
-                *host_s = (double)(w.to.host_ns - w.from.host_ns) / (double)(w.to.steps - w.from.steps) / 1e9;
         }
     }
     if (st >= 0 && with <= without)
         st = infer_error_set(err, INFER_E_INTERNAL, "measuring: too short to time; ask for more tokens");
     if (st >= 0)
         *rate = tokens / (with - without);
+    if (st >= 0 && count) {
+        r->steps += w.to.steps - w.from.steps;
+        r->host_ns += w.to.host_ns - w.from.host_ns;
+    }
     return st;
 }

@@ -39,8 +39,8 @@
 #define EDGE   4 /* queries of a fragment */
 #define STAGES LP_FEW_STAGES
 
-/* Spans that are done, of each (row, set of heads). All 0 between launches; an opened device runs one after the other.
- */
+/* Spans that are done, of each (row, set of heads). All 0 between launches, of which an opened device runs one after the
+ * other (backend.h, queue_create). */
 #if defined(SIMT_H)
 static uint32_t few_done[LP_FEW_PAIRS];
 #define publish()

@@ -29,7 +29,7 @@
 #define GEMM_BOTH 3 /* 1 and 2: of one warpgroup of products */
 
 /* Pieces that are there, of each tile that is cut. All 0 between launches: who comes last sets its own to 0. An opened
- * device runs one launch after the other. */
+ * device has one queue for ops (backend.h, queue_create), which runs one launch after the other. */
 #if defined(SIMT_H)
 static uint32_t gemm_done[GEMM_BLOCKS];
 #else

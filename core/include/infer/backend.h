@@ -445,7 +445,8 @@ typedef struct infer_backend_ops {
 #define INFER_QUEUE_COPY    2u
     /* R [setup] An in-order queue for a class of work (bits). Work is left on a queue that is destroyed only after a
      * failure of its radius or more: destroy then ends that work or waits for it, and returns also where the device is
-     * lost. Buffers, timelines and host memory that it used are freed after that. */
+     * lost. Buffers, timelines and host memory that it used are freed after that. Ops and programs of an opened device
+     * go to one queue at a time (the core makes one): what they share in the device needs no guard. */
     infer_status (*queue_create)(infer_device *dev, uint32_t classes, infer_queue **out);
     void (*queue_destroy)(infer_device *dev, infer_queue *queue);
     /* R [submit] Later work of the queue waits until tl reaches value, whose signal is already submitted or is the

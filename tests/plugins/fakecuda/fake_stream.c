@@ -72,16 +72,31 @@ void fakecuda_counts(unsigned *graphs, unsigned *kernels)
 static struct {
     const fake_kernel *kernel;
     unsigned n;
+    uint8_t params[FAKE_MAX_PARAMS]; /* of the last run */
 } runs[512];
 
-static void note_run(const fake_kernel *k)
+static void note_run(const op *o)
 {
     size_t i = 0;
-    while (runs[i].kernel && runs[i].kernel != k)
+    while (runs[i].kernel && runs[i].kernel != o->kernel)
         if (++i == sizeof runs / sizeof *runs)
             fake_die("more kernels than are counted");
-    runs[i].kernel = k;
+    runs[i].kernel = o->kernel;
     runs[i].n++;
+    memcpy(runs[i].params, o->params, sizeof runs[i].params);
+}
+
+int fakecuda_params(const char *name, void *out, size_t bytes)
+{
+    int found = 0;
+    pthread_mutex_lock(&fake_mu);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs && runs[i].kernel && bytes <= FAKE_MAX_PARAMS; i++)
+        if (!strcmp(fake_kernel_name(runs[i].kernel), name)) {
+            memcpy(out, runs[i].params, bytes);
+            found = 1;
+        }
+    pthread_mutex_unlock(&fake_mu);
+    return found;
 }
 
 unsigned fakecuda_runs(const char *begin)
@@ -140,7 +155,7 @@ static cu_result run_kernel(const op *o)
     void *ptr[FAKE_MAX_PTR] = {NULL};
     pthread_mutex_lock(&fake_mu);
     int due = fake_due(&fake.lose);
-    note_run(o->kernel);
+    note_run(o);
     pthread_mutex_unlock(&fake_mu);
     if (due)
         return CU_E_ILLEGAL_ADDRESS;

@@ -33,6 +33,8 @@ FAKE_API void fakecuda_configure(const char *text);
 FAKE_API void fakecuda_counts(unsigned *graphs, unsigned *kernels);
 /* Runs so far of kernels whose names begin so, in graphs and not. */
 FAKE_API unsigned fakecuda_runs(const char *begin);
+/* The first bytes behind the pointers among the arguments of a kernel's last run; 0: it has not run. */
+FAKE_API int fakecuda_params(const char *name, void *out, size_t bytes);
 
 enum { FAKE_MAX_DEVICES = 8, FAKE_MAX_PTR = 16, FAKE_MAX_PARAMS = 1024 };
 /* A device address is its host address with this bit. */
