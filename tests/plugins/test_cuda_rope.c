@@ -6,16 +6,12 @@
  */
 #include "config.h"
 
-#include "unit/unit.h"
+#include "plugins/graph_fixture.h"
 
 #include <dlfcn.h>
 
 #include "cuda.h"
-#include "hal/hal.h"
-#include "ops/ops.h"
 #include "packed.h"
-
-#define SECOND 1000000000u
 
 enum { HEADS = 4, KV = 2, D = 64, BLOCK = 16, BLOCKS = 8, SEQS = 2, TABLE = 4, COUNT = 3, CAP = 4, MOST = 17 };
 enum { CROWD = 40, CROWD_COUNT = 25, WIDTH = 192 }; /* room for rows, rows, columns of the product */
@@ -45,79 +41,26 @@ static const char *config(void *user, const char *backend, const char *key)
     return !strcmp(key, "driver") ? driver : !strcmp(key, "panels") ? panels : NULL;
 }
 
-typedef struct dev {
-    infer_hal *hal;
-    infer_hal_dev *d;
-    infer_device *h;
-    const infer_backend_ops *ops;
-    infer_queue *q;
-    infer_timeline *tl;
-    uint64_t value, size[N_SLOTS];
-    infer_buffer *b[N_SLOTS];
-    uint8_t *was[N_SLOTS], *one[N_SLOTS], *all[N_SLOTS]; /* at first; after node by node; after the program */
-} dev;
-
-typedef struct node {
-    infer_op_desc op;
-    infer_tensor_desc t[8];
-    infer_operand at[8];
-    infer_any_attrs attrs;
-} node;
-
 typedef struct graph {
     int64_t rows;
-    node n[5];
-    infer_node nodes[5];
-    uint32_t n_nodes;
+    fx_graph f;
 } graph;
 
-static void copy(dev *d, uint32_t slot, uint8_t *to, const uint8_t *from)
-{
-    const infer_copy_end mem = {d->b[slot], NULL}, host = {NULL, to ? to : (uint8_t *)(uintptr_t)from};
-    const infer_copy_region g = {.bytes = d->size[slot], .rows = 1};
-    assert_int_equal(d->ops->cmd_copy(d->q, to ? &host : &mem, to ? &mem : &host, &g, 1), INFER_OK);
-    assert_int_equal(d->ops->queue_signal(d->q, d->tl, ++d->value), INFER_OK);
-    assert_int_equal(d->ops->tl_wait(d->tl, d->value, 20ull * SECOND), INFER_OK);
-}
-
-static void dev_open(dev *d, uint64_t scratch)
+static void dev_open(fx_dev *d, uint64_t scratch)
 {
     const infer_hal_options o = {.allow = "ref", .backend_path = "", .config = config, .validate = 1};
     infer_error e = {0};
-    *d = (dev){.size = {SCRATCH + scratch, 4 * PLANE, 0x800, WIDTH * HEADS * D * 2}};
+    const uint64_t sizes[N_SLOTS] = {SCRATCH + scratch, 4 * PLANE, 0x800, WIDTH * HEADS * D * 2};
+    *d = (fx_dev){0};
     if (infer_hal_create(&o, &d->hal, &e) || infer_hal_add(d->hal, infer_plugin_query, "in process", &e) ||
         infer_hal_open(d->hal, "cuda0", &d->d, &e))
         fail_msg("%s", e.text);
-    d->h = infer_hal_dev_handle(d->d);
-    d->ops = infer_hal_dev_ops(d->d);
-    assert_int_equal(d->ops->queue_create(d->h, INFER_QUEUE_COMPUTE, &d->q), INFER_OK);
-    assert_int_equal(d->ops->tl_create(d->h, &d->tl), INFER_OK);
-    for (int i = 0; i < N_SLOTS; i++) {
-        assert_int_equal(d->ops->buf_alloc(d->h, 0, d->size[i], &d->b[i]), INFER_OK);
-        d->was[i] = calloc(1, d->size[i]);
-        d->one[i] = calloc(1, d->size[i]);
-        d->all[i] = calloc(1, d->size[i]);
-        assert_non_null(d->was[i] && d->one[i] && d->all[i] ? d : NULL);
-    }
-}
-
-static void dev_close(dev *d)
-{
-    for (int i = 0; i < N_SLOTS; i++) {
-        d->ops->buf_free(d->h, d->b[i]);
-        free(d->was[i]);
-        free(d->one[i]);
-        free(d->all[i]);
-    }
-    d->ops->queue_destroy(d->h, d->q);
-    d->ops->tl_destroy(d->h, d->tl);
-    infer_hal_close(d->d);
-    infer_hal_destroy(d->hal);
+    fx_dev_make(d, sizes, N_SLOTS);
 }
 
 /* Two sequences, of two rows and of one; a fourth row that the counts do not count. Or many: of 20 rows, which have a
  * kernel of their own, and of 3; two rows of none, and no more. */
-static void fill(dev *d, int crowd)
+static void fill(fx_dev *d, int crowd)
 {
     static const int32_t table[] = {5, 2, 1, 1, 7, 0, 0, 0};
     int32_t pos[CROWD] = {17, 18, 6, 40}, lens[] = {19, 7}, starts[] = {0, 2, 3}, count = COUNT;
@@ -157,39 +100,7 @@ static void fill(dev *d, int crowd)
         ((float *)(void *)(s + FREQ2))[i] = 1.0f / (float)(1 + i);
     }
     for (int i = 0; i < N_SLOTS; i++)
-        copy(d, (uint32_t)i, NULL, d->was[i]);
-}
-
-static void begin(graph *g, infer_op_id op, const void *attrs, uint32_t size)
-{
-    node *n = &g->n[g->n_nodes];
-    memset(n, 0, sizeof *n);
-    memcpy(&n->attrs, attrs ? attrs : "", size);
-    n->op = (infer_op_desc){.struct_size = sizeof n->op,
-                            .op = op,
-                            .rows_from = INFER_COUNT_TOKENS,
-                            .rows_mul = 1,
-                            .tensor_size = sizeof n->t[0],
-                            .tensors = n->t,
-                            .attrs_size = size,
-                            .attrs = size ? &n->attrs : NULL,
-                            .epilogue_size = sizeof(infer_epilogue)};
-    g->nodes[g->n_nodes++] = (infer_node){.op = &n->op,
-                                          .operands = n->at,
-                                          .counts = {.slot = STEP, .offset = COUNTS, .size = 64},
-                                          .scratch.slot = INFER_SLOT_ABSENT};
-}
-
-static infer_operand *operand(graph *g, int output, infer_tensor_desc t, uint32_t slot, uint64_t offset)
-{
-    node *n = &g->n[g->n_nodes - 1];
-    uint32_t k = n->op.n_in + n->op.n_out;
-    uint64_t bytes = 0;
-    assert_int_equal(infer_tensor_bytes(&t, &bytes), INFER_OK);
-    n->t[k] = t;
-    n->at[k] = (infer_operand){.slot = slot, .offset = offset, .size = bytes};
-    *(output ? &n->op.n_out : &n->op.n_in) += 1;
-    return &n->at[k];
+        fx_copy(d, (uint32_t)i, NULL, d->was[i]);
 }
 
 static infer_tensor_desc heads_of(const graph *g, int64_t heads)
@@ -215,37 +126,37 @@ static void graph_make(graph *g, int64_t rows, uint32_t kind)
                                .n_blocks = BLOCKS};
     const infer_attrs_attn attn = {
         .struct_size = sizeof attn, .mask = INFER_MASK_CAUSAL, .scale = 0.25f, .n_heads = HEADS, .kv = both.kv};
-    *g = (graph){.rows = rows};
-    begin(g, INFER_OP_ROPE, &both.rope, sizeof both.rope);
-    operand(g, 0, heads_of(g, HEADS), ARENA, Q);
-    operand(g, 0, pos, STEP, POS);
-    operand(g, 0, freq, STEP, FREQ);
-    operand(g, 1, heads_of(g, HEADS), ARENA, QR)->flags = INFER_OPERAND_INNER;
-    begin(g, INFER_OP_ROPE_KV_WRITE, &both, sizeof both);
-    operand(g, 0, heads_of(g, KV), ARENA, K);
-    operand(g, 0, heads_of(g, KV), ARENA, V);
-    operand(g, 0, pos, STEP, POS);
-    operand(g, 0, freq, STEP, FREQ);
-    operand(g, 0, infer_tensor_make(INFER_FMT_I32, 1, rows, 1, 1, 1), STEP, SLOTS);
-    operand(g, 1, pool, CACHE, 0);
-    operand(g, 1, pool, CACHE, PLANE);
-    begin(g, INFER_OP_ATTN_PAGED, &attn, sizeof attn);
-    operand(g, 0, heads_of(g, HEADS), ARENA, QR);
-    operand(g, 0, pool, CACHE, 0);
-    operand(g, 0, pool, CACHE, PLANE);
-    operand(g, 0, infer_tensor_make(INFER_FMT_I32, 2, SEQS, TABLE, 1, 1), STEP, TABLES);
-    operand(g, 0, infer_tensor_make(INFER_FMT_I32, 1, SEQS, 1, 1, 1), STEP, LENS);
-    operand(g, 0, infer_tensor_make(INFER_FMT_I32, 1, SEQS + 1, 1, 1, 1), STEP, STARTS);
-    operand(g, 1, heads_of(g, HEADS), ARENA, Y);
+    *g = (graph){.rows = rows, .f.counts = {.slot = STEP, .offset = COUNTS, .size = 64}};
+    fx_begin(&g->f, INFER_OP_ROPE, &both.rope, sizeof both.rope);
+    fx_operand(&g->f, 0, heads_of(g, HEADS), ARENA, Q);
+    fx_operand(&g->f, 0, pos, STEP, POS);
+    fx_operand(&g->f, 0, freq, STEP, FREQ);
+    fx_operand(&g->f, 1, heads_of(g, HEADS), ARENA, QR)->flags = INFER_OPERAND_INNER;
+    fx_begin(&g->f, INFER_OP_ROPE_KV_WRITE, &both, sizeof both);
+    fx_operand(&g->f, 0, heads_of(g, KV), ARENA, K);
+    fx_operand(&g->f, 0, heads_of(g, KV), ARENA, V);
+    fx_operand(&g->f, 0, pos, STEP, POS);
+    fx_operand(&g->f, 0, freq, STEP, FREQ);
+    fx_operand(&g->f, 0, infer_tensor_make(INFER_FMT_I32, 1, rows, 1, 1, 1), STEP, SLOTS);
+    fx_operand(&g->f, 1, pool, CACHE, 0);
+    fx_operand(&g->f, 1, pool, CACHE, PLANE);
+    fx_begin(&g->f, INFER_OP_ATTN_PAGED, &attn, sizeof attn);
+    fx_operand(&g->f, 0, heads_of(g, HEADS), ARENA, QR);
+    fx_operand(&g->f, 0, pool, CACHE, 0);
+    fx_operand(&g->f, 0, pool, CACHE, PLANE);
+    fx_operand(&g->f, 0, infer_tensor_make(INFER_FMT_I32, 2, SEQS, TABLE, 1, 1), STEP, TABLES);
+    fx_operand(&g->f, 0, infer_tensor_make(INFER_FMT_I32, 1, SEQS, 1, 1, 1), STEP, LENS);
+    fx_operand(&g->f, 0, infer_tensor_make(INFER_FMT_I32, 1, SEQS + 1, 1, 1, 1), STEP, STARTS);
+    fx_operand(&g->f, 1, heads_of(g, HEADS), ARENA, Y);
 }
 
 static void add_node(graph *g, uint64_t from, uint64_t to)
 {
     const infer_tensor_desc t = infer_tensor_make(INFER_FMT_F32, 2, g->rows, HEADS * D, 1, 1);
-    begin(g, INFER_OP_ADD, NULL, 0);
-    operand(g, 0, t, ARENA, from);
-    operand(g, 0, t, ARENA, from);
-    operand(g, 1, t, ARENA, to);
+    fx_begin(&g->f, INFER_OP_ADD, NULL, 0);
+    fx_operand(&g->f, 0, t, ARENA, from);
+    fx_operand(&g->f, 0, t, ARENA, from);
+    fx_operand(&g->f, 1, t, ARENA, to);
 }
 
 /* Attention's result by packed weights. */
@@ -253,75 +164,47 @@ static void product_node(graph *g)
 {
     const infer_attrs_matmul attrs = {.struct_size = sizeof attrs};
     infer_tensor_desc w = infer_tensor_make(INFER_FMT_BF16, 2, WIDTH, HEADS * D, 1, 1);
-    g->n[2].at[6].flags = INFER_OPERAND_INNER;
-    begin(g, INFER_OP_MATMUL, &attrs, sizeof attrs);
-    operand(g, 0, infer_tensor_make(INFER_FMT_F32, 2, g->rows, HEADS * D, 1, 1), ARENA, Y);
-    operand(g, 0, w, WEIGHT, 0);
-    g->n[3].t[1].layout = CUDA_LAYOUT_PACKED;
-    operand(g, 1, infer_tensor_make(INFER_FMT_F32, 2, g->rows, WIDTH, 1, 1), ARENA, OUT);
+    g->f.node[2].at[6].flags = INFER_OPERAND_INNER;
+    fx_begin(&g->f, INFER_OP_MATMUL, &attrs, sizeof attrs);
+    fx_operand(&g->f, 0, infer_tensor_make(INFER_FMT_F32, 2, g->rows, HEADS * D, 1, 1), ARENA, Y);
+    fx_operand(&g->f, 0, w, WEIGHT, 0);
+    g->f.node[3].t[1].layout = CUDA_LAYOUT_PACKED;
+    fx_operand(&g->f, 1, infer_tensor_make(INFER_FMT_F32, 2, g->rows, WIDTH, 1, 1), ARENA, OUT);
 }
 
 /* Puts a node's scratch at a place; where it ends. */
-static uint64_t scratch_at(const dev *d, graph *g, uint32_t i, uint64_t at)
+static uint64_t scratch_at(const fx_dev *d, graph *g, uint32_t i, uint64_t at)
 {
     infer_op_answer a = {.struct_size = sizeof a};
-    assert_int_equal(d->ops->op_query(d->h, &g->n[i].op, sizeof g->n[i].op, 1, &a, sizeof a), INFER_OK);
+    assert_int_equal(d->ops->op_query(d->h, &g->f.node[i].op, sizeof g->f.node[i].op, 1, &a, sizeof a), INFER_OK);
     assert_int_not_equal(a.level, INFER_LEVEL_NO);
     assert_in_range(a.scratch_bytes, 0, d->size[ARENA] - at);
     if (a.scratch_bytes)
-        g->nodes[i].scratch = (infer_operand){.slot = ARENA, .offset = at, .size = a.scratch_bytes};
+        g->f.nodes[i].scratch = (infer_operand){.slot = ARENA, .offset = at, .size = a.scratch_bytes};
     return at + (a.scratch_bytes + 255) / 256 * 256;
 }
 
-static infer_range range_of(const dev *d, const infer_operand *o)
-{
-    return o->slot == INFER_SLOT_ABSENT ? (infer_range){0} : (infer_range){d->b[o->slot], o->offset, o->size};
-}
-
-static void node_by_node(dev *d, const graph *g)
+static void node_by_node(fx_dev *d, const graph *g)
 {
     fill(d, g->rows == CROWD);
-    for (uint32_t i = 0; i < g->n_nodes; i++) {
-        infer_range at[8];
-        for (uint32_t k = 0; k < g->n[i].op.n_in + g->n[i].op.n_out; k++)
-            at[k] = range_of(d, &g->n[i].at[k]);
-        const infer_op_args args = {.struct_size = sizeof args,
-                                    .n_operands = g->n[i].op.n_in + g->n[i].op.n_out,
-                                    .operands = at,
-                                    .counts = range_of(d, &g->nodes[i].counts),
-                                    .scratch = range_of(d, &g->nodes[i].scratch)};
-        assert_int_equal(d->ops->cmd_op(d->q, &g->n[i].op, &args), INFER_OK);
-    }
+    for (uint32_t i = 0; i < g->f.n_nodes; i++)
+        fx_run_node(d, &g->f, i);
     for (uint32_t i = 0; i < N_SLOTS; i++)
-        copy(d, i, d->one[i], NULL);
+        fx_copy(d, i, d->one[i], NULL);
 }
 
-static void as_program(dev *d, const graph *g)
+static void as_program(fx_dev *d, const graph *g)
 {
-    infer_slot_desc slots[N_SLOTS] = {
+    static const infer_slot_desc kinds[N_SLOTS] = {
         {.kind = INFER_SLOT_ARENA}, {.kind = INFER_SLOT_KV}, {.kind = INFER_SLOT_STEP}, {.kind = INFER_SLOT_WEIGHT}};
     infer_range ranges[N_SLOTS];
-    infer_program *p = NULL;
     infer_exec *e = NULL;
-    infer_program_info info = {.struct_size = sizeof info};
-    for (int i = 0; i < N_SLOTS; i++) {
-        slots[i].size = d->size[i];
-        ranges[i] = (infer_range){d->b[i], 0, d->size[i]};
-    }
-    const infer_graph_view v = {.struct_size = sizeof v,
-                                .nodes = g->nodes,
-                                .slots = slots,
-                                .n_nodes = g->n_nodes,
-                                .node_size = sizeof g->nodes[0],
-                                .n_slots = N_SLOTS,
-                                .slot_size = sizeof slots[0],
-                                .bucket = (uint32_t)g->rows};
     fill(d, g->rows == CROWD);
-    assert_int_equal(d->ops->prog_build(d->h, &v, &p, &info), INFER_OK);
+    infer_program *p = fx_build(d, &g->f, kinds, (uint32_t)g->rows, ranges);
     assert_int_equal(d->ops->prog_instantiate(p, d->q, ranges, N_SLOTS, &e), INFER_OK);
     assert_int_equal(d->ops->prog_submit(e, d->q), INFER_OK);
     for (uint32_t i = 0; i < N_SLOTS; i++)
-        copy(d, i, d->all[i], NULL);
+        fx_copy(d, i, d->all[i], NULL);
     d->ops->exec_destroy(e);
     d->ops->prog_destroy(p);
 }
@@ -337,12 +220,12 @@ static void as_it_is(graph *g)
 
 static void queries_are_a_result(graph *g)
 {
-    g->n[0].at[3].flags = 0;
+    g->f.node[0].at[3].flags = 0;
 }
 
 static void queries_are_written_anew(graph *g)
 {
-    g->n[0].at[3].flags = 0;
+    g->f.node[0].at[3].flags = 0;
     add_node(g, Y, QR);
 }
 
@@ -353,58 +236,58 @@ static void queries_are_read_later(graph *g)
 
 static void attention_reads_another_cache(graph *g)
 {
-    g->n[2].at[1].offset = 2 * PLANE;
-    g->n[2].at[2].offset = 3 * PLANE;
+    g->f.node[2].at[1].offset = 2 * PLANE;
+    g->f.node[2].at[2].offset = 3 * PLANE;
 }
 
 static void values_go_to_another_cache(graph *g)
 {
-    g->n[1].at[6].offset = 3 * PLANE;
+    g->f.node[1].at[6].offset = 3 * PLANE;
 }
 
 static void attention_reads_other_queries(graph *g)
 {
-    g->n[2].at[0].offset = SUM;
+    g->f.node[2].at[0].offset = SUM;
 }
 
 static void result_over_queries(graph *g)
 {
-    g->n[2].at[6].offset = Q;
+    g->f.node[2].at[6].offset = Q;
 }
 
 static void result_over_values(graph *g)
 {
-    g->n[2].at[6].offset = V - 0x100;
+    g->f.node[2].at[6].offset = V - 0x100;
 }
 
 static void scratch_over_keys(graph *g)
 {
-    g->n[1].at[0].offset = SCRATCH + 0x400;
+    g->f.node[1].at[0].offset = SCRATCH + 0x400;
 }
 
 static void queries_at_an_odd_place(graph *g)
 {
-    g->n[0].at[0].offset = SUM + 4;
+    g->f.node[0].at[0].offset = SUM + 4;
 }
 
 static void frequencies_elsewhere(graph *g)
 {
-    g->n[0].at[2].offset = FREQ2;
+    g->f.node[0].at[2].offset = FREQ2;
 }
 
 static void another_magnitude(graph *g)
 {
-    g->n[0].attrs.rope.magnitude = 2;
+    g->f.node[0].attrs.rope.magnitude = 2;
 }
 
 static void counted_by_others(graph *g)
 {
-    g->n[2].op.rows_from = INFER_ROWS_STATIC;
+    g->f.node[2].op.rows_from = INFER_ROWS_STATIC;
 }
 
 static void rotated_over_keys(graph *g)
 {
-    g->n[1].at[0].offset = QR + 0x100;
+    g->f.node[1].at[0].offset = QR + 0x100;
 }
 
 static const struct change {
@@ -438,7 +321,7 @@ static void test_launches(void **state)
     for (size_t i = 0; i < 2 * (sizeof changes / sizeof *changes); i++) {
         const struct change *c = &changes[i / 2];
         graph g;
-        dev d;
+        fx_dev d;
         graph_make(&g, c->rows, i % 2 ? INFER_ROPE_HALVES : INFER_ROPE_PAIRS);
         dev_open(&d, 1 << 20);
         assert_true(scratch_at(&d, &g, 2, SCRATCH) > SCRATCH);
@@ -456,7 +339,7 @@ static void test_launches(void **state)
         assert_memory_equal(d.one[CACHE], d.all[CACHE], d.size[CACHE]);
         assert_memory_equal(d.one[ARENA], d.all[ARENA], SCRATCH);
         assert_memory_not_equal(d.was[CACHE], d.all[CACHE], d.size[CACHE]);
-        dev_close(&d);
+        fx_dev_close(&d);
     }
 }
 
@@ -464,12 +347,12 @@ static void test_launches(void **state)
 
 static void result_is_read_elsewhere(graph *g)
 {
-    g->n[2].at[6].flags = 0;
+    g->f.node[2].at[6].flags = 0;
 }
 
 static void result_is_written_anew(graph *g)
 {
-    g->n[2].at[6].flags = 0;
+    g->f.node[2].at[6].flags = 0;
     add_node(g, OUT, Y);
 }
 
@@ -480,18 +363,18 @@ static void result_is_read_later(graph *g)
 
 static void product_reads_something_else(graph *g)
 {
-    g->n[3].at[0].offset = SUM;
+    g->f.node[3].at[0].offset = SUM;
 }
 
 static void product_is_counted_otherwise(graph *g)
 {
-    g->n[3].op.rows_from = INFER_ROWS_STATIC;
+    g->f.node[3].op.rows_from = INFER_ROWS_STATIC;
 }
 
 static void product_adds_its_x(graph *g)
 {
     static const infer_epilogue add = {.kind = INFER_EPI_RESIDUAL, .operand = 3};
-    node *n = &g->n[3];
+    fx_node *n = &g->f.node[3];
     n->t[3] = n->t[4] = n->t[2];
     n->at[3] = n->at[4] = n->at[2];
     n->at[3].offset = Y;
@@ -505,27 +388,27 @@ static void product_adds_its_x(graph *g)
 
 static void product_keeps_all_bits(graph *g)
 {
-    g->n[3].attrs.matmul.act_format = INFER_FMT_F32;
+    g->f.node[3].attrs.matmul.act_format = INFER_FMT_F32;
 }
 
 static void result_of_product_over_it(graph *g)
 {
-    g->n[3].at[2].offset = Y + 0x100;
+    g->f.node[3].at[2].offset = Y + 0x100;
 }
 
 static void result_at_an_odd_place(graph *g)
 {
-    g->n[2].at[6].offset = g->n[3].at[0].offset = Y + 64;
+    g->f.node[2].at[6].offset = g->f.node[3].at[0].offset = Y + 64;
 }
 
 static void result_where_queries_were(graph *g)
 {
-    g->n[2].at[6].offset = g->n[3].at[0].offset = Q;
+    g->f.node[2].at[6].offset = g->f.node[3].at[0].offset = Q;
 }
 
 static void result_over_its_queries(graph *g)
 {
-    g->n[2].at[6].offset = g->n[3].at[0].offset = QR;
+    g->f.node[2].at[6].offset = g->f.node[3].at[0].offset = QR;
 }
 
 static const struct hand {
@@ -558,7 +441,7 @@ static void test_handed(void **state)
     for (size_t i = 0; i < sizeof hands / sizeof *hands; i++) {
         const struct hand *c = &hands[i];
         graph g;
-        dev d;
+        fx_dev d;
         graph_make(&g, c->rows, INFER_ROPE_HALVES);
         product_node(&g);
         panels = c->panels;
@@ -571,8 +454,8 @@ static void test_handed(void **state)
         printf("%s: %u\n", c->what, runs_of("gemm_x_") - x);
         assert_int_equal(runs_of("gemm_x_") - x, c->x);
         assert_int_equal(runs_of("many_") - many, c->rows == CROWD);
-        uint64_t y = g.n[2].at[6].offset;
-        const uint64_t end = y + g.n[2].at[6].size;
+        uint64_t y = g.f.node[2].at[6].offset;
+        const uint64_t end = y + g.f.node[2].at[6].size;
         if (c->change == result_is_written_anew) /* but for rows that are not there */
             y += CROWD_COUNT * HEADS * D * 4;
         if (!c->x && c->change != product_keeps_all_bits) /* x of another layout is there */
@@ -580,9 +463,9 @@ static void test_handed(void **state)
         memcpy(d.all[ARENA] + QR, d.one[ARENA] + QR, Y - QR); /* rotated queries may be nowhere */
         assert_memory_equal(d.one[CACHE], d.all[CACHE], d.size[CACHE]);
         assert_memory_equal(d.one[ARENA], d.all[ARENA], SCRATCH);
-        const uint64_t out = g.n[3].at[g.n[3].op.n_in].offset;
+        const uint64_t out = g.f.node[3].at[g.f.node[3].op.n_in].offset;
         assert_memory_not_equal(d.was[ARENA] + out, d.one[ARENA] + out, 0x1000);
-        dev_close(&d);
+        fx_dev_close(&d);
     }
     panels = NULL;
 }

@@ -9,10 +9,9 @@
 #include <dlfcn.h>
 
 #include "e2e/rig.h"
-#include "hal/hal.h"
 #include "model/private.h"
 #include "ocl.h"
-#include "ops/ops.h"
+#include "plugins/graph_fixture.h"
 
 /* ---- The module, its launches counted ---------------------------------------------------------------------------- */
 
@@ -187,44 +186,11 @@ enum { K_POOL = 0xA000, V_POOL = 0xB000, SCRATCH = 0xC000, ARENA_BYTES = 0x20000
 enum { NORM_W = 0, POS = 0x2000, SLOTS = 0x2040, FREQ = 0x2080, W = 0x4000, W_STEP = 0x80000, GIVEN = 4 * W_STEP };
 enum { HEADS = 2, D = 32, BLOCK = 4, BLOCKS = 2 };
 
-typedef struct dev {
-    infer_hal *hal;
-    infer_hal_dev *d;
-    infer_device *h;
-    const infer_backend_ops *ops;
-    infer_queue *q;
-    infer_timeline *tl;
-    uint64_t value;
-    infer_buffer *b[N_SLOTS];
-    uint8_t *was[N_SLOTS], *one, *all; /* at first; the arena after node by node, after the program */
-} dev;
-
-typedef struct node {
-    infer_op_desc op;
-    infer_tensor_desc t[8];
-    infer_operand at[8];
-    infer_any_attrs attrs;
-    infer_epilogue epi;
-} node;
-
 typedef struct graph {
     int64_t rows, k, n;
     infer_format x;
-    node node[5];
-    infer_node nodes[5];
-    uint32_t n_nodes;
+    fx_graph f;
 } graph;
-
-static const uint64_t sizes[N_SLOTS] = {ARENA_BYTES, GIVEN};
-
-static void copy(dev *d, uint32_t slot, uint8_t *to, const uint8_t *from)
-{
-    const infer_copy_end mem = {d->b[slot], NULL}, host = {NULL, to ? to : (uint8_t *)(uintptr_t)from};
-    const infer_copy_region g = {.bytes = sizes[slot], .rows = 1};
-    assert_int_equal(d->ops->cmd_copy(d->q, to ? &host : &mem, to ? &mem : &host, &g, 1), INFER_OK);
-    assert_int_equal(d->ops->queue_signal(d->q, d->tl, ++d->value), INFER_OK);
-    assert_int_equal(d->ops->tl_wait(d->tl, d->value, 20000000000u), INFER_OK);
-}
 
 static const char *lanes(void *user, const char *backend, const char *key)
 {
@@ -232,86 +198,33 @@ static const char *lanes(void *user, const char *backend, const char *key)
     return !strcmp(key, "tune") ? "lanes" : NULL;
 }
 
-static void open_dev(dev *d)
+static void open_dev(fx_dev *d)
 {
     const infer_hal_options o = {.allow = "ref", .backend_path = "", .config = lanes, .validate = 1};
     infer_error e = {0};
+    static const uint64_t sizes[N_SLOTS] = {ARENA_BYTES, GIVEN};
     uint32_t seed = 7;
-    *d = (dev){0};
+    *d = (fx_dev){0};
     if (infer_hal_create(&o, &d->hal, &e) || infer_hal_add(d->hal, query, "in process", &e) ||
         infer_hal_open(d->hal, "opencl0", &d->d, &e))
         fail_msg("%s", e.text);
-    d->h = infer_hal_dev_handle(d->d);
-    d->ops = infer_hal_dev_ops(d->d);
-    assert_int_equal(d->ops->queue_create(d->h, INFER_QUEUE_COMPUTE, &d->q), INFER_OK);
-    assert_int_equal(d->ops->tl_create(d->h, &d->tl), INFER_OK);
-    for (int i = 0; i < N_SLOTS; i++) {
-        assert_int_equal(d->ops->buf_alloc(d->h, 0, sizes[i], &d->b[i]), INFER_OK);
-        d->was[i] = calloc(1, sizes[i]);
-        assert_non_null(d->was[i]);
+    fx_dev_make(d, sizes, N_SLOTS);
+    for (int i = 0; i < N_SLOTS; i++)
         for (uint64_t k = 0; k < sizes[i] / 4; k++)
             ((float *)(void *)d->was[i])[k] =
                 (float)(int32_t)((seed = seed * 1664525u + 1013904223u) >> 8) / 8388608.0f - 1;
-    }
     for (int i = 0; i < 4; i++) {
         ((int32_t *)(void *)(d->was[WEIGHTS] + POS))[i] = 17 + 5 * i;
         ((int32_t *)(void *)(d->was[WEIGHTS] + SLOTS))[i] = BLOCK + 2 - 2 * i;
     }
-    d->one = calloc(1, ARENA_BYTES);
-    d->all = calloc(1, ARENA_BYTES);
-    assert_true(d->one && d->all);
-}
-
-static void close_dev(dev *d)
-{
-    for (int i = 0; i < N_SLOTS; i++) {
-        d->ops->buf_free(d->h, d->b[i]);
-        free(d->was[i]);
-    }
-    free(d->one);
-    free(d->all);
-    d->ops->queue_destroy(d->h, d->q);
-    d->ops->tl_destroy(d->h, d->tl);
-    infer_hal_close(d->d);
-    infer_hal_destroy(d->hal);
-}
-
-static void begin(graph *g, infer_op_id op, const void *attrs, uint32_t size)
-{
-    node *n = &g->node[g->n_nodes];
-    memset(n, 0, sizeof *n);
-    memcpy(&n->attrs, attrs ? attrs : "", size);
-    n->op = (infer_op_desc){.struct_size = sizeof n->op,
-                            .op = op,
-                            .rows_from = INFER_ROWS_STATIC,
-                            .rows_mul = 1,
-                            .tensor_size = sizeof n->t[0],
-                            .tensors = n->t,
-                            .attrs_size = size,
-                            .attrs = size ? &n->attrs : NULL,
-                            .epilogue_size = sizeof(infer_epilogue)};
-    g->nodes[g->n_nodes++] = (infer_node){
-        .op = &n->op, .operands = n->at, .counts.slot = INFER_SLOT_ABSENT, .scratch.slot = INFER_SLOT_ABSENT};
-}
-
-static infer_operand *operand(graph *g, int output, infer_tensor_desc t, uint32_t slot, uint64_t offset)
-{
-    node *n = &g->node[g->n_nodes - 1];
-    uint32_t k = n->op.n_in + n->op.n_out;
-    uint64_t bytes = 0;
-    assert_int_equal(infer_tensor_bytes(&t, &bytes), INFER_OK);
-    n->t[k] = t;
-    n->at[k] = (infer_operand){.slot = slot, .offset = offset, .size = bytes};
-    *(output ? &n->op.n_out : &n->op.n_in) += 1;
-    return &n->at[k];
 }
 
 static void add_row(graph *g, infer_tensor_desc t, uint64_t from, uint64_t to)
 {
-    begin(g, INFER_OP_ADD, NULL, 0);
-    operand(g, 0, t, ARENA, from);
-    operand(g, 0, t, ARENA, from);
-    operand(g, 1, t, ARENA, to);
+    fx_begin(&g->f, INFER_OP_ADD, NULL, 0);
+    fx_operand(&g->f, 0, t, ARENA, from);
+    fx_operand(&g->f, 0, t, ARENA, from);
+    fx_operand(&g->f, 1, t, ARENA, to);
 }
 
 static infer_tensor_desc matrix(infer_format f, int64_t rows, int64_t columns)
@@ -326,26 +239,26 @@ static void graph_make(graph *g, infer_op_id op)
     const infer_attrs_matmul product = {.struct_size = sizeof product};
     const infer_attrs_act act = {.struct_size = sizeof act, .act = INFER_ACT_SILU, .limit = 2};
     const infer_tensor_desc x = matrix(g->x, g->rows, g->k), y = matrix(INFER_FMT_F32, g->rows, g->n);
-    g->n_nodes = 0;
-    begin(g, INFER_OP_RMS_NORM, &norm, sizeof norm);
-    operand(g, 0, x, ARENA, X);
-    operand(g, 0, infer_tensor_make(INFER_FMT_F32, 1, g->k, 1, 1, 1), WEIGHTS, NORM_W);
-    operand(g, 1, matrix(INFER_FMT_F32, g->rows, g->k), ARENA, NORMED)->flags = INFER_OPERAND_INNER;
+    g->f.n_nodes = 0;
+    fx_begin(&g->f, INFER_OP_RMS_NORM, &norm, sizeof norm);
+    fx_operand(&g->f, 0, x, ARENA, X);
+    fx_operand(&g->f, 0, infer_tensor_make(INFER_FMT_F32, 1, g->k, 1, 1, 1), WEIGHTS, NORM_W);
+    fx_operand(&g->f, 1, matrix(INFER_FMT_F32, g->rows, g->k), ARENA, NORMED)->flags = INFER_OPERAND_INNER;
     if (op == INFER_OP_MATMUL)
-        begin(g, op, &product, sizeof product);
+        fx_begin(&g->f, op, &product, sizeof product);
     else if (op == INFER_OP_QKV)
-        begin(g, op, NULL, 0);
+        fx_begin(&g->f, op, NULL, 0);
     else
-        begin(g, op, &act, sizeof act);
-    operand(g, 0, matrix(INFER_FMT_F32, g->rows, g->k), ARENA, NORMED);
+        fx_begin(&g->f, op, &act, sizeof act);
+    fx_operand(&g->f, 0, matrix(INFER_FMT_F32, g->rows, g->k), ARENA, NORMED);
     for (uint32_t i = 0; i < (op == INFER_OP_MATMUL ? 1 : op == INFER_OP_QKV ? 3 : 2); i++)
-        operand(g, 0, matrix(INFER_FMT_F32, g->n, g->k), WEIGHTS, W + i * W_STEP);
+        fx_operand(&g->f, 0, matrix(INFER_FMT_F32, g->n, g->k), WEIGHTS, W + i * W_STEP);
     if (op == INFER_OP_GATED_MLP) {
-        operand(g, 0, matrix(INFER_FMT_F32, g->n, g->n), WEIGHTS, W + 2 * W_STEP);
-        g->nodes[1].scratch = (infer_operand){.slot = ARENA, .offset = SCRATCH, .size = 0x4000};
+        fx_operand(&g->f, 0, matrix(INFER_FMT_F32, g->n, g->n), WEIGHTS, W + 2 * W_STEP);
+        g->f.nodes[1].scratch = (infer_operand){.slot = ARENA, .offset = SCRATCH, .size = 0x4000};
     }
     for (uint32_t i = 0; i < (op == INFER_OP_QKV ? 3u : 1u); i++)
-        operand(g, 1, y, ARENA, Y + i * Y_STEP)->flags = INFER_OPERAND_INNER;
+        fx_operand(&g->f, 1, y, ARENA, Y + i * Y_STEP)->flags = INFER_OPERAND_INNER;
 }
 
 static infer_tensor_desc heads_of(const graph *g)
@@ -370,87 +283,62 @@ static void add_ropes(graph *g, uint32_t kind, uint32_t dims)
                                .v_width = D,
                                .block_size = BLOCK,
                                .n_blocks = BLOCKS};
-    begin(g, INFER_OP_ROPE, &both.rope, sizeof both.rope);
-    operand(g, 0, heads_of(g), ARENA, Y);
-    operand(g, 0, pos, WEIGHTS, POS);
-    operand(g, 0, freq, WEIGHTS, FREQ);
-    operand(g, 1, heads_of(g), ARENA, TURNED);
-    begin(g, INFER_OP_ROPE_KV_WRITE, &both, sizeof both);
-    operand(g, 0, heads_of(g), ARENA, Y + Y_STEP);
-    operand(g, 0, heads_of(g), ARENA, Y + 2 * Y_STEP);
-    operand(g, 0, pos, WEIGHTS, POS);
-    operand(g, 0, freq, WEIGHTS, FREQ);
-    operand(g, 0, infer_tensor_make(INFER_FMT_I32, 1, g->rows, 1, 1, 1), WEIGHTS, SLOTS);
-    operand(g, 1, pool, ARENA, K_POOL);
-    operand(g, 1, pool, ARENA, V_POOL);
+    fx_begin(&g->f, INFER_OP_ROPE, &both.rope, sizeof both.rope);
+    fx_operand(&g->f, 0, heads_of(g), ARENA, Y);
+    fx_operand(&g->f, 0, pos, WEIGHTS, POS);
+    fx_operand(&g->f, 0, freq, WEIGHTS, FREQ);
+    fx_operand(&g->f, 1, heads_of(g), ARENA, TURNED);
+    fx_begin(&g->f, INFER_OP_ROPE_KV_WRITE, &both, sizeof both);
+    fx_operand(&g->f, 0, heads_of(g), ARENA, Y + Y_STEP);
+    fx_operand(&g->f, 0, heads_of(g), ARENA, Y + 2 * Y_STEP);
+    fx_operand(&g->f, 0, pos, WEIGHTS, POS);
+    fx_operand(&g->f, 0, freq, WEIGHTS, FREQ);
+    fx_operand(&g->f, 0, infer_tensor_make(INFER_FMT_I32, 1, g->rows, 1, 1, 1), WEIGHTS, SLOTS);
+    fx_operand(&g->f, 1, pool, ARENA, K_POOL);
+    fx_operand(&g->f, 1, pool, ARENA, V_POOL);
 }
 
-static infer_range range_of(const dev *d, const infer_operand *o)
-{
-    return o->slot == INFER_SLOT_ABSENT ? (infer_range){0} : (infer_range){d->b[o->slot], o->offset, o->size};
-}
-
-static void fill(dev *d)
+static void fill(fx_dev *d)
 {
     for (uint32_t i = 0; i < N_SLOTS; i++)
-        copy(d, i, NULL, d->was[i]);
+        fx_copy(d, i, NULL, d->was[i]);
 }
 
-static unsigned node_by_node(dev *d, const graph *g)
+static unsigned node_by_node(fx_dev *d, const graph *g)
 {
     fill(d);
     launches = 0;
-    for (uint32_t i = 0; i < g->n_nodes; i++) {
-        const node *n = &g->node[i];
-        infer_range at[8];
-        for (uint32_t k = 0; k < n->op.n_in + n->op.n_out; k++)
-            at[k] = range_of(d, &n->at[k]);
-        const infer_op_args args = {.struct_size = sizeof args,
-                                    .n_operands = n->op.n_in + n->op.n_out,
-                                    .operands = at,
-                                    .scratch = range_of(d, &g->nodes[i].scratch)};
+    for (uint32_t i = 0; i < g->f.n_nodes; i++) {
+        const infer_op_desc *op = &g->f.node[i].op;
         infer_op_answer a = {.struct_size = sizeof a};
-        assert_int_equal(d->ops->op_query(d->h, &n->op, sizeof n->op, 1, &a, sizeof a), INFER_OK);
+        assert_int_equal(d->ops->op_query(d->h, op, sizeof *op, 1, &a, sizeof a), INFER_OK);
         assert_int_not_equal(a.level, INFER_LEVEL_NO);
-        assert_true(a.scratch_bytes <= g->nodes[i].scratch.size);
-        assert_int_equal(d->ops->cmd_op(d->q, &n->op, &args), INFER_OK);
+        assert_true(a.scratch_bytes <= g->f.nodes[i].scratch.size);
+        fx_run_node(d, &g->f, i);
     }
     unsigned n = launches;
-    copy(d, ARENA, d->one, NULL);
+    fx_copy(d, ARENA, d->one[ARENA], NULL);
     return n;
 }
 
 /* Bound elsewhere first, then to where it is: a changed slot takes all launches along. */
-static unsigned as_program(dev *d, const graph *g)
+static unsigned as_program(fx_dev *d, const graph *g)
 {
-    infer_slot_desc slots[N_SLOTS] = {{.kind = INFER_SLOT_ARENA, .rebindable = 1}, {.kind = INFER_SLOT_WEIGHT}};
+    static const infer_slot_desc kinds[N_SLOTS] = {{.kind = INFER_SLOT_ARENA, .rebindable = 1},
+                                                   {.kind = INFER_SLOT_WEIGHT}};
     infer_range ranges[N_SLOTS];
-    infer_program *p = NULL;
     infer_exec *e = NULL;
     infer_buffer *other = NULL;
-    infer_program_info info = {.struct_size = sizeof info};
     assert_int_equal(d->ops->buf_alloc(d->h, 0, ARENA_BYTES, &other), INFER_OK);
-    for (int i = 0; i < N_SLOTS; i++) {
-        slots[i].size = sizes[i];
-        ranges[i] = (infer_range){d->b[i], 0, sizes[i]};
-    }
-    ranges[ARENA].buffer = other;
-    const infer_graph_view v = {.struct_size = sizeof v,
-                                .nodes = g->nodes,
-                                .slots = slots,
-                                .n_nodes = g->n_nodes,
-                                .node_size = sizeof g->nodes[0],
-                                .n_slots = N_SLOTS,
-                                .slot_size = sizeof slots[0],
-                                .bucket = (uint32_t)g->rows};
     fill(d);
-    assert_int_equal(d->ops->prog_build(d->h, &v, &p, &info), INFER_OK);
+    infer_program *p = fx_build(d, &g->f, kinds, (uint32_t)g->rows, ranges);
+    ranges[ARENA].buffer = other;
     assert_int_equal(d->ops->prog_instantiate(p, d->q, ranges, N_SLOTS, &e), INFER_OK);
     ranges[ARENA].buffer = d->b[ARENA];
     assert_int_equal(d->ops->prog_update(e, ARENA, &ranges[ARENA]), INFER_OK);
     assert_int_equal(d->ops->prog_submit(e, d->q), INFER_OK);
     unsigned n = launches;
-    copy(d, ARENA, d->all, NULL);
+    fx_copy(d, ARENA, d->all[ARENA], NULL);
     d->ops->exec_destroy(e);
     d->ops->prog_destroy(p);
     d->ops->buf_free(d->h, other);
@@ -467,7 +355,7 @@ static void as_it_is(graph *g)
 
 static void is_a_result(graph *g)
 {
-    g->node[0].at[2].flags = 0;
+    g->f.node[0].at[2].flags = 0;
 }
 
 static void is_read_later(graph *g)
@@ -477,37 +365,37 @@ static void is_read_later(graph *g)
 
 static void is_written_anew(graph *g)
 {
-    g->node[0].at[2].flags = 0;
+    g->f.node[0].at[2].flags = 0;
     add_row(g, matrix(INFER_FMT_F32, g->rows, g->k), Y, NORMED);
 }
 
 static void is_of_another_row(graph *g)
 {
-    g->node[1].at[0].offset = SUM;
+    g->f.node[1].at[0].offset = SUM;
 }
 
 static void x_at_an_odd_place(graph *g)
 {
-    g->node[0].at[0].offset = X + 4;
+    g->f.node[0].at[0].offset = X + 4;
 }
 
 /* The output, as wide as x, where x is. */
 static void over_x(graph *g)
 {
-    const node *n = &g->node[1];
-    g->node[1].at[n->op.n_in].offset = X;
+    const fx_node *n = &g->f.node[1];
+    g->f.node[1].at[n->op.n_in].offset = X;
 }
 
 static void weights_are_made(graph *g)
 {
-    g->node[0].at[1].slot = ARENA;
-    g->node[0].at[1].offset = SUM;
+    g->f.node[0].at[1].slot = ARENA;
+    g->f.node[0].at[1].offset = SUM;
 }
 
 static void scratch_over_x(graph *g)
 {
-    g->nodes[1].scratch.offset = X;
-    g->node[0].at[2].offset = g->node[1].at[0].offset = SUM;
+    g->f.nodes[1].scratch.offset = X;
+    g->f.node[0].at[2].offset = g->f.node[1].at[0].offset = SUM;
 }
 
 static void with_halves(graph *g)
@@ -528,7 +416,7 @@ static void with_half_of_a_head(graph *g)
 static void queries_are_a_result(graph *g)
 {
     with_halves(g);
-    g->node[1].at[4].flags = 0;
+    g->f.node[1].at[4].flags = 0;
 }
 
 static void keys_are_read_later(graph *g)
@@ -540,26 +428,26 @@ static void keys_are_read_later(graph *g)
 static void other_queries(graph *g)
 {
     with_halves(g);
-    g->node[2].at[0].offset = SUM;
+    g->f.node[2].at[0].offset = SUM;
 }
 
 static void keys_and_values_change_places(graph *g)
 {
     with_halves(g);
-    g->node[3].at[0].offset = Y + 2 * Y_STEP;
-    g->node[3].at[1].offset = Y + Y_STEP;
+    g->f.node[3].at[0].offset = Y + 2 * Y_STEP;
+    g->f.node[3].at[1].offset = Y + Y_STEP;
 }
 
 static void rotated_over_x(graph *g)
 {
     with_halves(g);
-    g->node[2].at[3].offset = X;
+    g->f.node[2].at[3].offset = X;
 }
 
 static void rotated_over_normed(graph *g)
 {
     with_halves(g);
-    g->node[2].at[3].offset = NORMED;
+    g->f.node[2].at[3].offset = NORMED;
 }
 
 static const struct change {
@@ -599,29 +487,29 @@ static const struct change {
 };
 
 /* What node i makes is as node by node, where only the program's nodes read it, but for what another one puts there. */
-static void hide(dev *d, const graph *g, uint32_t i)
+static void hide(fx_dev *d, const graph *g, uint32_t i)
 {
-    const node *n = &g->node[i];
+    const fx_node *n = &g->f.node[i];
     for (uint32_t k = n->op.n_in; k < n->op.n_in + n->op.n_out; k++) {
         const infer_operand *o = &n->at[k];
         uint64_t anew = 0;
-        for (uint32_t m = i + 1; m < g->n_nodes; m++) {
-            const infer_operand *y = &g->node[m].at[g->node[m].op.n_in];
+        for (uint32_t m = i + 1; m < g->f.n_nodes; m++) {
+            const infer_operand *y = &g->f.node[m].at[g->f.node[m].op.n_in];
             anew = y->offset == o->offset ? y->size : anew;
         }
-        if ((o->flags & INFER_OPERAND_INNER) && i + 1 < g->n_nodes && anew < o->size)
-            memcpy(d->all + o->offset + anew, d->one + o->offset + anew, o->size - anew);
+        if ((o->flags & INFER_OPERAND_INNER) && i + 1 < g->f.n_nodes && anew < o->size)
+            memcpy(d->all[ARENA] + o->offset + anew, d->one[ARENA] + o->offset + anew, o->size - anew);
     }
 }
 
 static void test_programs(void **state)
 {
     (void)state;
-    dev d;
+    fx_dev d;
     open_dev(&d);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         const struct change *c = &changes[i];
-        graph g = {.rows = c->rows, .k = c->k, .n = c->n, .x = INFER_FMT_F32};
+        graph g = {.f.counts.slot = INFER_SLOT_ABSENT, .rows = c->rows, .k = c->k, .n = c->n, .x = INFER_FMT_F32};
         graph_make(&g, c->op);
         c->change(&g);
         unsigned each = node_by_node(&d, &g), all = as_program(&d, &g);
@@ -629,10 +517,10 @@ static void test_programs(void **state)
         assert_int_equal(each - all, c->fewer);
         for (uint32_t k = 0; k < 2; k++) /* what only the program's nodes read may be nowhere */
             hide(&d, &g, k);
-        assert_memory_equal(d.one, d.all, SCRATCH);
-        assert_memory_not_equal(d.was[ARENA], d.all, SCRATCH);
+        assert_memory_equal(d.one[ARENA], d.all[ARENA], SCRATCH);
+        assert_memory_not_equal(d.was[ARENA], d.all[ARENA], SCRATCH);
     }
-    close_dev(&d);
+    fx_dev_close(&d);
 }
 
 int main(void)

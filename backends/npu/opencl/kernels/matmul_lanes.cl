@@ -325,18 +325,21 @@ int weight_of(const lp_mms *p, int *c)
     return i;
 }
 
+/* What kernels of several weights begin with: a group's place among so many columns, its rows of x. */
+#define OF_ONE_X(R, COLUMNS)                                                                                           \
+    L float red[R][LC * CI][LK];                                                                                       \
+    int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                    \
+    int m = clamp(rows_of(counts, &p.rows) - r0, 0, R), whole = p.k / GROUP, have = m > 0, columns = COLUMNS;          \
+    const G uchar *xr[R], *row[CI];                                                                                    \
+    for (int r = 0; r < R; r++)                                                                                        \
+        xr[r] = x + at(&p.x, r0 + max(0, min(r, m - 1)));
+
 #define MVS(NAME, ATTRIBUTE, R, H)                                                                                     \
     __kernel ATTRIBUTE void NAME(const G uchar *x, const G uchar *w0, const G uchar *w1, const G uchar *w2,            \
                                  const G uchar *b0, const G uchar *b1, const G uchar *b2, G uchar *y0, G uchar *y1,    \
                                  G uchar *y2, const G uchar *counts, MEM_##H const lp_mms p BLOCK_##H LOCAL_##H)       \
     {                                                                                                                  \
-        L float red[R][LC * CI][LK];                                                                                   \
-        int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
-        int m = clamp(rows_of(counts, &p.rows) - r0, 0, R), whole = p.k / GROUP, have = m > 0;                         \
-        int columns = p.n[0] + p.n[1] + p.n[2];                                                                        \
-        const G uchar *xr[R], *row[CI];                                                                                \
-        for (int r = 0; r < R; r++)                                                                                    \
-            xr[r] = x + at(&p.x, r0 + max(0, min(r, m - 1)));                                                          \
+        OF_ONE_X(R, p.n[0] + p.n[1] + p.n[2])                                                                          \
         BEGIN_##H                                                                                                      \
         {                                                                                                              \
             for (int c = 0; c < CI; c++) {                                                                             \
@@ -364,13 +367,7 @@ MVS(mvs1_norm, GROUP_OF_COLUMNS, 1, NORM)
     __kernel GROUP_OF_COLUMNS void NAME(const G uchar *x, const G uchar *w0, const G uchar *w1, G uchar *y,            \
                                         const G uchar *counts, MEM_##H const lp_mms p BLOCK_##H LOCAL_##H)             \
     {                                                                                                                  \
-        L float red[R][LC * CI][LK];                                                                                   \
-        int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
-        int m = clamp(rows_of(counts, &p.rows) - r0, 0, R), whole = p.k / GROUP, have = m > 0;                         \
-        int columns = 2 * p.n[0];                                                                                      \
-        const G uchar *xr[R], *row[CI];                                                                                \
-        for (int r = 0; r < R; r++)                                                                                    \
-            xr[r] = x + at(&p.x, r0 + max(0, min(r, m - 1)));                                                          \
+        OF_ONE_X(R, 2 * p.n[0])                                                                                        \
         BEGIN_##H                                                                                                      \
         {                                                                                                              \
             for (int c = 0; c < CI; c++) {                                                                             \
@@ -407,13 +404,7 @@ int paired(const lp_rope *rope, int turns, int pair, int second)
                                         const G uchar *freq, const G uchar *slots, const lp_mms p BLOCK_##H,           \
                                         const lp_rope rope LOCAL_##H)                                                  \
     {                                                                                                                  \
-        L float red[R][LC * CI][LK];                                                                                   \
-        int lane = get_local_id(0) % LK, c0 = get_local_id(0) / LK * CI, r0 = (int)get_group_id(1) * R;                \
-        int m = clamp(rows_of(counts, &p.rows) - r0, 0, R), whole = p.k / GROUP, have = m > 0;                         \
-        int columns = p.n[0] + p.n[1] + p.n[2];                                                                        \
-        const G uchar *xr[R], *row[CI];                                                                                \
-        for (int r = 0; r < R; r++)                                                                                    \
-            xr[r] = x + at(&p.x, r0 + max(0, min(r, m - 1)));                                                          \
+        OF_ONE_X(R, p.n[0] + p.n[1] + p.n[2])                                                                          \
         BEGIN_##H                                                                                                      \
         {                                                                                                              \
             for (int c = 0; c < CI; c++) {                                                                             \
