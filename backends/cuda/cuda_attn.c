@@ -250,24 +250,13 @@ int cuda_makes_ropes(infer_device *dev, const infer_op_desc *rope, const infer_o
            alike(launch_tensor_desc(write, 6), launch_tensor_desc(attn, 2));
 }
 
-static int contiguous(const infer_tensor_desc *t)
-{
-    int64_t span = 4;
-    int zero = 1, as = 1;
-    for (uint32_t i = t->rank - 1; i > 0; i--) {
-        span *= t->shape[i];
-        zero &= !t->stride[i - 1];
-        as &= t->stride[i - 1] == span;
-    }
-    return t->format == INFER_FMT_F32 && (zero || as);
-}
-
 uint32_t cuda_hands_over(infer_device *dev, const infer_op_desc *attn, const infer_op_desc *product, uint64_t room)
 {
     const infer_tensor_desc *y = launch_tensor_desc(attn, attn->n_in), *x = launch_tensor_desc(product, 0);
     lp_panels p;
-    return product->op == INFER_OP_MATMUL && few_of(dev, attn, y->shape[0]) && contiguous(y) && contiguous(x) &&
-                   x->rank == 2 && x->shape[0] == y->shape[0] && x->shape[1] == y->shape[1] * y->shape[2] &&
+    return product->op == INFER_OP_MATMUL && few_of(dev, attn, y->shape[0]) && y->format == INFER_FMT_F32 &&
+                   x->format == INFER_FMT_F32 && launch_is_dense(y) && launch_is_dense(x) && x->rank == 2 &&
+                   x->shape[0] == y->shape[0] && x->shape[1] == y->shape[1] * y->shape[2] &&
                    attn->rows_from == product->rows_from && attn->rows_mul == product->rows_mul &&
                    cuda_gemm_panels(dev, product, 1, x->shape[0], room, &p)
                ? (uint32_t)p.log

@@ -189,6 +189,8 @@ int launch_last_read(const infer_graph_view *v, uint32_t i, const infer_operand 
 /* Whether memory ends with the program; whether it is not written in this program. */
 int launch_in_arena(const infer_graph_view *v, const infer_operand *a);
 int launch_is_given(const infer_graph_view *v, const infer_operand *a);
+/* Whether an operand's elements lie one behind the other in order. */
+int launch_is_dense(const infer_tensor_desc *t);
 /* Whether one launch may write what node i writes and read what node k reads, in no order. */
 int launch_apart(const infer_node *i, const infer_node *k);
 /* Whether launches of node i + 1 may make by themselves what node i makes: an RMS norm of whole rows whose result is

@@ -50,6 +50,17 @@ int launch_is_given(const infer_graph_view *v, const infer_operand *a)
     return a->slot == INFER_SLOT_ABSENT || !launch_in_arena(v, a);
 }
 
+int launch_is_dense(const infer_tensor_desc *t)
+{
+    int64_t bytes = (int64_t)launch_format_bytes(t->format, (uint64_t)t->shape[t->rank - 1]);
+    int none = 1, same = 1;
+    for (uint32_t i = t->rank - 1; i-- > 0; bytes *= t->shape[i]) {
+        none &= !t->stride[i];
+        same &= t->stride[i] == bytes;
+    }
+    return none || same;
+}
+
 int launch_apart(const infer_node *i, const infer_node *k)
 {
     const infer_op_desc *a = i->op, *b = k->op;

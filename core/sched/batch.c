@@ -580,9 +580,9 @@ static void put_running(infer_sched *s, infer_step *st, int which)
     for (uint32_t i = 0; i < n; i++) {
         enum { FAR = 6, NEAR = 3 }; /* of some 50 ns each */
         infer_req *r = s->order[i];
-        if (i + FAR < n)
+        if (which == DECODES && i + FAR < n) /* the first pass */
             infer_kv_seq_foresee(s->pool, &s->order[i + FAR]->seq, 0);
-        if (i + NEAR < n)
+        if (which == DECODES && i + NEAR < n)
             infer_kv_seq_foresee(s->pool, &s->order[i + NEAR]->seq, 1);
         const int waits = r->n_computed == r->n_tokens || /* for its last rows, or for its last token */
                           (r->n_made < r->n_tokens && (r->n_tokens == r->cap_tokens || r->beams)); /* or for others */

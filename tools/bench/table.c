@@ -103,6 +103,12 @@ static const char *cache_type(const opts *o, enum opt_id own)
     return t ? t : "f16";
 }
 
+/* Of the engine's thread, a step; 0: not known. */
+static double host_s(const bench_result *r)
+{
+    return r->steps ? (double)r->host_ns / (double)r->steps / 1e9 : 0;
+}
+
 static void print_json_row(const session *s, const opts *o, const bench_result *r, const char *model, const char *where,
                            uint32_t threads, int first, FILE *f)
 {
@@ -120,7 +126,7 @@ static void print_json_row(const session *s, const opts *o, const bench_result *
         "n_parallel", (json_int_t)r->test.n_seq, "test", test, "avg_ts", r->mean, "stddev_ts", r->sd, "samples_ts",
         samples, "read_bytes_per_s", r->read > 0 ? json_real(r->read) : json_null(), "read_limit",
         r->read_limit > 0 ? json_real(r->read_limit) : json_null(), "host_s_per_step",
-        r->steps ? json_real((double)r->host_ns / (double)r->steps / 1e9) : json_null());
+        r->steps ? json_real(host_s(r)) : json_null());
     fprintf(f, "%s\n  ", first ? "" : ",");
     if (row)
         json_dumpf(row, f, JSON_REAL_PRECISION(9));
@@ -160,8 +166,7 @@ void bench_print_row(enum bench_form form, const session *s, const opts *o, cons
         csv_text(cache_type(o, OPT_CACHE_TYPE_V), f);
         fprintf(f, "%u,%u,%u,%u,", r->test.n_prompt, r->test.n_gen, r->test.depth, r->test.n_seq);
         csv_text(test, f);
-        fprintf(f, "%.6f,%.6f,%.0f,%.0f,%.9f\n", r->mean, r->sd, r->read, r->read_limit,
-                r->steps ? (double)r->host_ns / (double)r->steps / 1e9 : 0);
+        fprintf(f, "%.6f,%.6f,%.0f,%.0f,%.9f\n", r->mean, r->sd, r->read, r->read_limit, host_s(r));
     } else {
         print_json_row(s, o, r, model, where, threads, first, f);
     }

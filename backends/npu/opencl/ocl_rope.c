@@ -11,17 +11,6 @@ void ocl_check_ropes(infer_device *dev, const infer_op_desc *op, infer_op_answer
     launch_check_rope(dev, op, a);
 }
 
-static int is_dense(const infer_tensor_desc *t)
-{
-    int64_t bytes = (int64_t)launch_format_bytes(t->format, (uint64_t)t->shape[t->rank - 1]);
-    int none = 1, same = 1;
-    for (uint32_t i = t->rank - 1; i-- > 0; bytes *= t->shape[i]) {
-        none &= !t->stride[i];
-        same &= t->stride[i] == bytes;
-    }
-    return none || same;
-}
-
 int ocl_makes_ropes(infer_device *dev, const infer_op_desc *qkv, const infer_op_desc *rope, const infer_op_desc *write)
 {
     const infer_tensor_desc *heads[3] = {launch_tensor_desc(rope, 0), launch_tensor_desc(write, 0),
@@ -35,8 +24,9 @@ int ocl_makes_ropes(infer_device *dev, const infer_op_desc *qkv, const infer_op_
     for (uint32_t i = 0; i < 3; i++) {
         const infer_tensor_desc *y = launch_tensor_desc(qkv, qkv->n_in + i);
         const int64_t width = heads[i]->shape[2];
-        if (!is_dense(heads[i]) || !is_dense(y) || y->format != INFER_FMT_F32 || heads[i]->format != INFER_FMT_F32 ||
-            y->shape[1] != heads[i]->shape[1] * width || launch_format_block(to[i]->format) != 1 || width % 2 ||
+        if (!launch_is_dense(heads[i]) || !launch_is_dense(y) || y->format != INFER_FMT_F32 ||
+            heads[i]->format != INFER_FMT_F32 || y->shape[1] != heads[i]->shape[1] * width ||
+            launch_format_block(to[i]->format) != 1 || width % 2 ||
             (i < 2 && width != (int64_t)a.n_dims)) /* whole heads are rotated */
             return 0;
     }
