@@ -28,8 +28,9 @@ enum {
 typedef struct ocl_tune {
     uint32_t lanes;      /* of a work-group */
     uint32_t row_lanes;  /* of one that reduces a long row: norms, softmax, sampling */
+    uint32_t attn_lanes; /* of one that walks a row's keys */
     uint32_t each;       /* elements of a work-item that works on elements */
-    uint32_t chunk;      /* keys that attention takes at a time */
+    uint32_t chunk;      /* keys that it takes at a time, if it is one work-item; else as many as lanes */
     uint32_t mv_lanes;   /* along K */
     uint32_t mv_columns; /* side by side in a work-group */
     uint32_t mv_serial;  /* columns an item or lane */
@@ -45,7 +46,7 @@ typedef struct ocl_program {
     cl_program program;  /* NULL: it cannot be */
     infer_status status; /* of the build; UNSUPPORTED is kept, so that it is tried once */
     uint32_t lanes;      /* LANES it is built for: of long rows what the driver gives */
-    char key[96];
+    char key[192];
 } ocl_program;
 
 /* Pinned memory for small transfers, and those that are under way, in order (ocl_stage.c). */
@@ -76,9 +77,10 @@ struct infer_device {
     const ocl_tune *tune;
     int is_cpu, unified, planes, merge; /* planes: weights are taken apart; merge: launches of several nodes */
     uint64_t memory, max_buffer, local_bytes;
-    uint32_t units, row_lanes; /* the latter as tune says, or what the device takes */
-    int32_t tile_from;         /* rows from which tiles are used */
-    uint32_t fold, max_group;  /* groups of a launch along its second axis; work-items of a group, of any kernel */
+    uint32_t units;
+    uint32_t row_lanes, attn_lanes; /* as tune says, or what the device takes */
+    int32_t tile_from;              /* rows from which tiles are used */
+    uint32_t fold, max_group;       /* groups of a launch along its second axis; work-items of a group, of any kernel */
     char name[96], driver[96];
     const char *cache_dir;           /* NULL: no cache */
     _Atomic uint64_t used, n_queues; /* bytes; queues that there were */
@@ -207,6 +209,7 @@ infer_status ocl_tl_signal_host(infer_timeline *tl, uint64_t value);
 /* ---- ocl_build.c ---- */
 
 /* The program of these sources (a bit for each OCL_SOURCE_*) and options, built once; thread-safe. */
+#define OCL_LEAST_LANES   64u /* of a work-group, where a kernel gets less than it is to have */
 #define OCL_SOURCE_EACH   1u
 #define OCL_SOURCE_ROWS   2u
 #define OCL_SOURCE_KV     4u
@@ -215,7 +218,7 @@ infer_status ocl_tl_signal_host(infer_timeline *tl, uint64_t value);
 #define OCL_SOURCE_MATMUL 32u
 #define OCL_SOURCE_SAMPLE 64u
 #define OCL_SOURCE_OPS    (OCL_SOURCE_EACH | OCL_SOURCE_KV | OCL_SOURCE_MOE)
-#define OCL_SOURCE_LONG   (OCL_SOURCE_ROWS | OCL_SOURCE_SAMPLE) /* with row_lanes */
+#define OCL_SOURCE_LONG   (OCL_SOURCE_ROWS | OCL_SOURCE_SAMPLE | OCL_SOURCE_ATTN) /* with row_lanes, attn_lanes */
 infer_status ocl_program_get(infer_device *dev, uint32_t sources, const char *options, const ocl_program **out);
 void ocl_programs_free(infer_device *dev);
 /* The program of the ops that have no build options of their own, and those of long rows, with row_lanes: reductions
@@ -267,9 +270,11 @@ int ocl_makes_norm(infer_device *dev, const infer_op_desc *norm, const infer_op_
  * behind it do (ocl_rope.c). */
 int ocl_joins_qkv(const infer_device *dev, const infer_op_desc *qkv);
 int ocl_makes_ropes(infer_device *dev, const infer_op_desc *qkv, const infer_op_desc *rope, const infer_op_desc *write);
-OCL_OP(route);  /* moe_route: ocl_moe.c */
-OCL_OP(ropes);  /* kv_write, rope_kv_write: ocl_rope.c */
-OCL_OP(attn);   /* paged, latent, dense: ocl_attn.c */
+OCL_OP(route); /* moe_route: ocl_moe.c */
+OCL_OP(ropes); /* kv_write, rope_kv_write: ocl_rope.c */
+OCL_OP(attn);  /* paged, latent, dense: ocl_attn.c */
+/* Local memory of a work-group of so many lanes, for queries of d elements and values of dv. */
+uint64_t ocl_attn_local(const infer_device *dev, uint32_t lanes, int64_t d, int64_t dv);
 OCL_OP(sample); /* ocl_sample.c */
 
 /* ---- ocl_prog.c ---- */

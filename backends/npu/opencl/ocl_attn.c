@@ -6,10 +6,14 @@
 
 #include "ocl.h"
 
-/* Local memory of a work-group: the query, the sums, scores and places of a chunk, scratch of the lanes. */
-static uint64_t local_bytes(const infer_device *dev, int64_t d, int64_t dv)
+enum { EIGHT = 8 };
+
+uint64_t ocl_attn_local(const infer_device *dev, uint32_t lanes, int64_t d, int64_t dv)
 {
-    return (uint64_t)(d + dv + dev->tune->lanes) * 4 + (uint64_t)dev->tune->chunk * 12;
+    if (dev->tune->lanes == 1) /* the query and the sums */
+        return (uint64_t)(d + dv) * 4;
+    /* the query; two of reductions, shares and eight sums a lane; places of a key and a value */
+    return (uint64_t)d * 4 + (uint64_t)lanes * (4 * (2 + 1 + 8) + 16);
 }
 
 /* A program for each pair of formats. */
@@ -31,11 +35,12 @@ void ocl_check_attn(infer_device *dev, const infer_op_desc *op, infer_op_answer 
             return;
         }
     }
-    if (local_bytes(dev, q->shape[2], y->shape[2]) > dev->local_bytes)
-        launch_no(a, INFER_WHY_SHAPE, 0);
-    else if (program_of(dev, launch_tensor_desc(op, 1)->format,
-                        launch_tensor_desc(op, op->op == INFER_OP_MLA_PAGED ? 1 : 2)->format, &program))
+    if (program_of(dev, launch_tensor_desc(op, 1)->format,
+                   launch_tensor_desc(op, op->op == INFER_OP_MLA_PAGED ? 1 : 2)->format, &program))
         launch_no(a, INFER_WHY_OP, 0);
+    else if (ocl_attn_local(dev, program->lanes, q->shape[2], y->shape[2]) > dev->local_bytes ||
+             (dev->tune->lanes > 1 && y->shape[2] > EIGHT * (int64_t)program->lanes)) /* a lane has one eight */
+        launch_no(a, INFER_WHY_SHAPE, 0);
 }
 
 infer_status ocl_run_attn(launch_call *c)
@@ -49,8 +54,8 @@ infer_status ocl_run_attn(launch_call *c)
     if (s)
         return s;
     ocl_launch_init(&l, c, program, "attention", which, 10, &p, sizeof p);
-    l.n_local = 2;
+    l.n_local = c->dev->tune->lanes == 1 ? 2 : 1;
     l.local[0] = (size_t)p.k.width * 4;
     l.local[1] = (size_t)p.y.width * 4;
-    return ocl_emit(c, &l, (size_t)p.heads, (size_t)p.rows.cap, 1, c->dev->tune->lanes, 1);
+    return ocl_emit(c, &l, (size_t)p.heads, (size_t)p.rows.cap, 1, program->lanes, 1);
 }

@@ -9,7 +9,7 @@
 #include "ocl.h"
 #include "ocl_sources.h"
 
-enum { MAX_PARTS = 16, MAX_KERNELS = 64, MAX_OPTIONS = 2048, LEAST_LANES = 64 };
+enum { MAX_PARTS = 16, MAX_KERNELS = 64, MAX_OPTIONS = 2048 };
 
 uint64_t ocl_hash(uint64_t h, const void *p, uint64_t n)
 {
@@ -96,7 +96,9 @@ static cl_uint parts_of(uint32_t sources, const char **text, size_t *bytes)
         PART(OCL_SOURCE_ROWS, rows),
         PART(OCL_SOURCE_KV | OCL_SOURCE_MATMUL, rope),
         PART(OCL_SOURCE_KV, kv),
+        PART(OCL_SOURCE_ATTN | OCL_SOURCE_MATMUL, eights),
         PART(OCL_SOURCE_ATTN, attn),
+        PART(OCL_SOURCE_ATTN, attn_lanes),
         PART(OCL_SOURCE_MOE, moe),
         PART(OCL_SOURCE_MATMUL, matmul),
         PART(OCL_SOURCE_MATMUL, matmul_lanes),
@@ -246,7 +248,7 @@ static infer_status build(infer_device *dev, uint32_t sources, const char *more,
         out->program = NULL;
         return fits;
     }
-    char line[160];
+    char line[256];
     snprintf(line, sizeof line, "kernels %s in %.0f ms%s", out->key,
              (double)(dev->host->clock_ns(dev->host->ctx) - start) * 1e-6, cached ? " from the cache" : "");
     dev->host->log(dev->host->ctx, 3, line);
@@ -258,7 +260,8 @@ infer_status ocl_program_get(infer_device *dev, uint32_t sources, const char *op
     const infer_host *host = dev->host;
     char key[sizeof((ocl_program *)0)->key];
     infer_status s = INFER_OK;
-    snprintf(key, sizeof key, "%x %s", sources, options);
+    if (snprintf(key, sizeof key, "%x %s", sources, options) >= (int)sizeof key)
+        return ocl_fail(host, INFER_E_INVALID, "opencl: too many options for a program");
     pthread_mutex_lock(&dev->mu);
     ocl_program *p = dev->programs;
     while (p && strcmp(p->key, key) != 0)
@@ -272,10 +275,10 @@ infer_status ocl_program_get(infer_device *dev, uint32_t sources, const char *op
         *p = (ocl_program){.next = dev->programs, .lanes = dev->tune->lanes};
         memcpy(p->key, key, sizeof key);
         if (sources & OCL_SOURCE_LONG)
-            p->lanes = dev->row_lanes;
+            p->lanes = sources & OCL_SOURCE_ATTN ? dev->attn_lanes : dev->row_lanes;
         /* where a kernel takes smaller groups, it has some; what cannot be built is not tried again */
         while ((p->status = build(dev, sources, options, p)) == INFER_E_UNSUPPORTED && sources & OCL_SOURCE_LONG &&
-               p->lanes > LEAST_LANES)
+               p->lanes > OCL_LEAST_LANES)
             p->lanes /= 2;
         if (p->status && p->status != INFER_E_UNSUPPORTED) {
             s = p->status;

@@ -11,13 +11,23 @@
 /* Work-groups along a launch's second axis that every driver takes; some GPUs have 16 bits for them. */
 #define MAX_FOLD 65535u
 
+/* Elements of a query that attention's local memory is to have room for where a work-group could be smaller. */
+#define WIDE_HEAD 576
+
 /* A CPU's driver runs a work-item as a loop: few and long ones. GPUs and the rest: 64 to 256 lanes. */
-static const ocl_tune tune_cpu = {
-    .lanes = 1, .row_lanes = 1, .each = 512, .chunk = 32, .mv_lanes = 1, .mv_columns = 1, .mv_serial = 8, .mv_rows = 8};
+static const ocl_tune tune_cpu = {.lanes = 1,
+                                  .row_lanes = 1,
+                                  .attn_lanes = 1,
+                                  .each = 512,
+                                  .chunk = 32,
+                                  .mv_lanes = 1,
+                                  .mv_columns = 1,
+                                  .mv_serial = 8,
+                                  .mv_rows = 8};
 static const ocl_tune tune_gpu = {.lanes = 128,
                                   .row_lanes = 512,
+                                  .attn_lanes = 512,
                                   .each = 1,
-                                  .chunk = 128,
                                   .mv_lanes = 32,
                                   .mv_columns = 4,
                                   .mv_serial = 2,
@@ -116,6 +126,9 @@ infer_status ocl_dev_open(const infer_host *host, uint32_t index, infer_device *
         s = ocl_fail(host, INFER_E_UNSUPPORTED, "opencl: %s takes work-groups of less than 256", dev->name);
         goto err_dev;
     }
+    dev->attn_lanes = dev->tune->attn_lanes < dev->row_lanes ? dev->tune->attn_lanes : dev->row_lanes;
+    while (dev->attn_lanes > OCL_LEAST_LANES && ocl_attn_local(dev, dev->attn_lanes, WIDE_HEAD, 0) > dev->local_bytes)
+        dev->attn_lanes /= 2;
     dev->context = cl->CreateContext(NULL, 1, &id, NULL, NULL, &e);
     if (e) {
         s = ocl_status(dev, e, INFER_E_NO_DEVICE, "create a context");

@@ -21,30 +21,43 @@ static const uint8_t by_eights[INFER_FMT_COUNT] = {
     [INFER_FMT_Q4_1] = 1, [INFER_FMT_Q8_0] = 1, [INFER_FMT_Q4_K] = 1, [INFER_FMT_Q6_K] = 1,
 };
 
-static infer_status program_of(infer_device *dev, const infer_tensor_desc *t, infer_format x, const ocl_program **out)
+/* Which kernels a program of products has in lanes. */
+static const char *const makes_one = "MV", *const makes_several = "MVS", *const makes_gated = "MVG";
+
+/* wide: rows of x, and of a plain weight, begin at multiples of 16 bytes. */
+static infer_status program_of(infer_device *dev, const infer_tensor_desc *t, infer_format x, const char *makes,
+                               int wide, const ocl_program **out)
 {
-    char options[120];
+    char options[160];
     const infer_format w = t->format;
-    int n = snprintf(options, sizeof options, "-DUNPACK=unpack_%s -DXF=%u", unpack_of[w], x);
+    const size_t cap = sizeof options;
+    size_t n = (size_t)snprintf(options, cap, "-DUNPACK=unpack_%s -DXF=%u", unpack_of[w], x);
     if (launch_format_block(w) == 1)
-        n += snprintf(options + n, sizeof options - (size_t)n, " -DPLAIN=%u", w);
+        n += (size_t)snprintf(options + n, cap - n, " -DPLAIN=%u", w);
+    if (dev->tune->mv_lanes > 1)
+        n += (size_t)snprintf(options + n, cap - n, " -DMAKES_%s -DWIDE=%d", makes, wide);
     if (t->layout == OCL_LAYOUT_PLANES)
-        snprintf(options + n, sizeof options - (size_t)n, " -DPLANES -DEIGHT=planes_%s", unpack_of[w]);
+        snprintf(options + n, cap - n, " -DPLANES -DEIGHT=planes_%s -DEIGHTS=%d", unpack_of[w],
+                 w == INFER_FMT_Q8_0 ? 2 : 1);
     else if (by_eights[w] && dev->tune->mv_lanes > 1)
-        snprintf(options + n, sizeof options - (size_t)n, " -DEIGHT=eight_%s", unpack_of[w]);
+        snprintf(options + n, cap - n, " -DEIGHT=eight_%s", unpack_of[w]);
     return ocl_program_get(dev, OCL_SOURCE_MATMUL, options, out);
 }
 
-/* Whether a product of these operands is possible; builds its program. 0 with the answer turned to NO. */
-static int product_ok(infer_device *dev, const infer_op_desc *op, uint32_t weight, infer_format x, infer_op_answer *a)
+/* Whether a product of these operands is possible; builds its program, as rows that lie one behind the other want it. 0
+ * with the answer turned to NO. */
+static int product_ok(infer_device *dev, const infer_op_desc *op, uint32_t weight, infer_format x, const char *makes,
+                      infer_op_answer *a)
 {
-    infer_format w = launch_tensor_desc(op, weight)->format;
+    const infer_tensor_desc *t = launch_tensor_desc(op, weight);
     const ocl_program *program;
-    if (w >= INFER_FMT_COUNT || !unpack_of[w]) {
+    if (t->format >= INFER_FMT_COUNT || !unpack_of[t->format]) {
         launch_no(a, INFER_WHY_FORMAT, weight);
         return 0;
     }
-    if (program_of(dev, launch_tensor_desc(op, weight), x, &program)) {
+    const uint64_t k = (uint64_t)t->shape[t->rank - 1];
+    const int wide = !((launch_format_bytes(x, k) | launch_format_bytes(t->format, k)) % 16);
+    if (program_of(dev, t, x, makes, wide, &program)) {
         launch_no(a, INFER_WHY_OP, 0);
         return 0;
     }
@@ -94,15 +107,16 @@ static int uses_tiles(const infer_device *dev, const lp_mm *p)
     return dev->tune->tile && !p->ids.fmt && p->choices == 1 && p->rows.cap >= dev->tile_from;
 }
 
-/* Emits a launch over n columns of so many rows. one: each by itself. Groups that make a norm have several columns'
- * turns where there are more than the device runs at a time. */
+/* Emits a launch over n columns of so many rows. one: each by itself. Groups that make a norm take several sets of
+ * columns in turns, as many each, where there are more than the device runs at a time. */
 static infer_status emit_columns(launch_call *c, ocl_launch *l, size_t n, size_t rows, int one)
 {
     const ocl_tune *t = c->dev->tune;
     size_t columns = t->mv_columns * t->mv_serial, each = one ? 1 : t->mv_rows;
     size_t groups = (n + columns - 1) / columns, most = (size_t)c->dev->units * t->mv_groups;
-    return ocl_emit(c, l, l->n_local && groups > most ? most : groups, (rows + each - 1) / each, 1,
-                    t->mv_lanes * t->mv_columns, 1);
+    size_t turns = l->n_local ? (groups + most - 1) / most : 1;
+    groups = (groups + turns - 1) / turns;
+    return ocl_emit(c, l, groups, (rows + each - 1) / each, 1, t->mv_lanes * t->mv_columns, 1);
 }
 
 /* norm: the launch of what makes x, NULL: x is there. */
@@ -114,7 +128,8 @@ static infer_status multiply(launch_call *c, const launch_product *m, const ocl_
     lp_mm p;
     int which[10];
     launch_fill_product(c, m, &p, which);
-    infer_status s = program_of(c->dev, launch_tensor_desc(c->op, (uint32_t)m->w), (infer_format)p.x.fmt, &program);
+    infer_status s = program_of(c->dev, launch_tensor_desc(c->op, (uint32_t)m->w), (infer_format)p.x.fmt, makes_one,
+                                p.wide, &program);
     if (s)
         return s;
     int tiles = uses_tiles(c->dev, &p), one = m->ids >= 0 || p.rows.cap == 1;
@@ -144,7 +159,8 @@ static infer_status multiply_joined(launch_call *c, uint32_t n, int bias)
     lp_mms p;
     int which[11];
     launch_fill_products(c, n, bias, (int)c->op->n_in, NULL, &p, which);
-    infer_status s = program_of(c->dev, launch_tensor_desc(c->op, 1), (infer_format)p.x.fmt, &program);
+    infer_status s =
+        program_of(c->dev, launch_tensor_desc(c->op, 1), (infer_format)p.x.fmt, makes_several, p.wide, &program);
     if (s)
         return s;
     ocl_launch_init(&l, c, program, p.rows.cap == 1 ? "mvs1" : "mvsr", which, 11, &p, sizeof p);
@@ -164,7 +180,8 @@ static infer_status multiply_gated(launch_call *c, const lp_tensor *hidden, cons
     p.kind = LP_MMS_GLU;
     p.act = (int32_t)act->act;
     p.limit = act->limit;
-    infer_status s = program_of(c->dev, launch_tensor_desc(c->op, 1), (infer_format)p.x.fmt, &program);
+    infer_status s =
+        program_of(c->dev, launch_tensor_desc(c->op, 1), (infer_format)p.x.fmt, makes_gated, p.wide, &program);
     if (s)
         return s;
     ocl_launch_init(&l, c, program, p.rows.cap == 1 ? "mvg1" : "mvgr", (const int[]){0, 1, 2, -3, -1}, 5, &p, sizeof p);
@@ -198,7 +215,7 @@ static void invariance(const infer_device *dev, const infer_op_desc *op, infer_o
 
 void ocl_check_matmul(infer_device *dev, const infer_op_desc *op, infer_op_answer *a)
 {
-    if (!product_ok(dev, op, 1, launch_tensor_desc(op, 0)->format, a))
+    if (!product_ok(dev, op, 1, launch_tensor_desc(op, 0)->format, makes_one, a))
         return;
     int lora = op->op == INFER_OP_LORA_EXPAND_ADD;
     a->n_epilogue = lora ? 0 : launch_epilogue_prefix(op);
@@ -221,7 +238,8 @@ void ocl_check_qkv(infer_device *dev, const infer_op_desc *op, infer_op_answer *
     /* as one op from few rows on, so that the core joins the three; programs for many rows are three products then */
     a->level = dev->tune->mv_lanes > 1 ? INFER_LEVEL_NATIVE : INFER_LEVEL_COMPOSED;
     for (uint32_t i = 1; i <= 3; i++)
-        if (!product_ok(dev, op, i, launch_tensor_desc(op, 0)->format, a))
+        if (!product_ok(dev, op, i, launch_tensor_desc(op, 0)->format, joins(dev, op, 3) ? makes_several : makes_one,
+                        a))
             return;
     invariance(dev, op, a);
 }
@@ -259,7 +277,8 @@ void ocl_check_gated_mlp(infer_device *dev, const infer_op_desc *op, infer_op_an
     /* said to be one op, as QKV is, so that the core joins it: gate and up are one launch */
     a->level = dev->tune->mv_lanes > 1 ? INFER_LEVEL_NATIVE : INFER_LEVEL_COMPOSED;
     for (uint32_t i = 1; i <= 3; i++)
-        if (!product_ok(dev, op, i, i == 3 ? INFER_FMT_F32 : launch_tensor_desc(op, 0)->format, a))
+        if (!product_ok(dev, op, i, i == 3 ? INFER_FMT_F32 : launch_tensor_desc(op, 0)->format,
+                        i < 3 && joins(dev, op, 2) ? makes_gated : makes_one, a))
             return;
     if (ocl_program_ops(dev, &program)) {
         launch_no(a, INFER_WHY_OP, 0);

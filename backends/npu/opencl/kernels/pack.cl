@@ -27,17 +27,19 @@ void unpack_any(int fmt, const G uchar *row, int g, float16 *a, float16 *b)
     }
 }
 
+float from_e4m3(uint u)
+{
+    uint body = u & 0x7Fu;
+    float f = body == 0x7F ? as_float(0x7FC00000u)
+              : body >= 8  ? as_float((body << 20) + (120u << 23))
+                           : (float)body * (1.0f / 512.0f);
+    return as_float(as_uint(f) | (u & 0x80u) << 24);
+}
+
 /* One element of a plain format. */
 float ld_plain(const G uchar *p, int fmt, long i)
 {
-    if (fmt == FMT_F8_E4M3) {
-        uint u = p[i], body = u & 0x7Fu;
-        float f = body == 0x7F ? as_float(0x7FC00000u)
-                  : body >= 8  ? as_float((body << 20) + (120u << 23))
-                               : (float)body * (1.0f / 512.0f);
-        return as_float(as_uint(f) | (u & 0x80u) << 24);
-    }
-    return ld(p, fmt, i);
+    return fmt == FMT_F8_E4M3 ? from_e4m3(p[i]) : ld(p, fmt, i);
 }
 
 /* Saturates at 448; round to nearest even. */
