@@ -1,4 +1,4 @@
-/* Which devices exist: those of all platforms in the loader's order, CPU, GPU and accelerator types. No context is
+/* Which devices exist: accelerators of all platforms in the loader's order, then devices of the CPU type. No context is
  * made. SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
@@ -29,21 +29,31 @@ const cl_api *ocl_api(char *why, size_t cap)
     return good ? &api : NULL;
 }
 
+/* A driver for CPUs may be the first of the loader's; whoever names the first device means the card. */
 static uint32_t all_devices(const cl_api *cl, cl_device_id out[MAX_DEVICES])
 {
-    const cl_device_type types = CL_DEVICE_TYPE_CPU | CL_DEVICE_TYPE_GPU | CL_DEVICE_TYPE_ACCELERATOR;
+    static const cl_device_type types[] = {CL_DEVICE_TYPE_GPU | CL_DEVICE_TYPE_ACCELERATOR, CL_DEVICE_TYPE_CPU};
     cl_platform_id platforms[MAX_PLATFORMS];
-    cl_uint n_platforms = 0, have = 0;
+    cl_uint n_platforms = 0;
+    uint32_t have = 0;
     if (cl->GetPlatformIDs(MAX_PLATFORMS, platforms, &n_platforms) != CL_SUCCESS)
         return 0;
     if (n_platforms > MAX_PLATFORMS)
         n_platforms = MAX_PLATFORMS;
-    for (cl_uint i = 0; i < n_platforms && have < MAX_DEVICES; i++) {
-        cl_uint n = 0;
-        if (cl->GetDeviceIDs(platforms[i], types, MAX_DEVICES - have, out + have, &n) != CL_SUCCESS)
-            continue; /* a platform without devices says so by an error */
-        have += n < MAX_DEVICES - have ? n : MAX_DEVICES - have;
-    }
+    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++)
+        for (cl_uint i = 0; i < n_platforms; i++) {
+            cl_device_id of[MAX_DEVICES];
+            cl_uint n = 0;
+            if (cl->GetDeviceIDs(platforms[i], types[t], MAX_DEVICES, of, &n) != CL_SUCCESS)
+                continue; /* a platform without devices says so by an error */
+            for (cl_uint k = 0; k < n && k < MAX_DEVICES && have < MAX_DEVICES; k++) {
+                uint32_t known = 0; /* a device may be of both types */
+                while (known < have && out[known] != of[k])
+                    known++;
+                if (known == have)
+                    out[have++] = of[k];
+            }
+        }
     return have;
 }
 
