@@ -130,7 +130,44 @@ float candidate(float v, const G uint *mask, int i)
     return forbidden || isnan(v) ? -INFINITY : fmin(v, FLT_MAX);
 }
 
-__kernel GROUP_OF_LANES void sample(const G uchar *x, const G uchar *params, const G uchar *counts_p, const G uchar *bias,
+/* The best of a row as it is, in one pass with the logarithm of the sum of exp(logit - best): each lane has both of its
+ * own elements and brings its sum to a larger best when it meets one. */
+int best_of(const G uchar *x, int fmt, int n, float *lse, L float *tmp, L int *tmi)
+{
+    int best = -1;
+    float most = -INFINITY, sum = 0;
+    for (int b = get_local_id(0); b < n; b += AHEAD * LANES) {
+        float v[AHEAD], high = -INFINITY;
+        _Pragma("unroll") for (int k = 0; k < AHEAD; k++)
+            v[k] = b + k * LANES < n ? candidate(ld(x, fmt, b + k * LANES), 0, 0) : -INFINITY;
+        _Pragma("unroll") for (int k = 0; k < AHEAD; k++)
+            high = fmax(high, v[k]);
+        if (high > most) {
+            sum = best < 0 ? 0.0f : sum * exp(most - high);
+            most = high;
+            _Pragma("unroll") for (int k = AHEAD - 1; k >= 0; k--)
+                best = v[k] == high ? b + k * LANES : best;
+        }
+        _Pragma("unroll") for (int k = 0; k < AHEAD; k++)
+            sum += v[k] == -INFINITY ? 0.0f : exp(v[k] - most);
+    }
+    int top = group_best(most, best, tmp, tmi);
+    float all = top < 0 ? 0.0f : candidate(ld(x, fmt, top), 0, 0);
+    *lse = log(group_sum(best < 0 ? 0.0f : sum * exp(most - all), tmp));
+    return top;
+}
+
+/* An id that was chosen, counted for later penalties. */
+void count_id(const lp_sample *p, G uchar *counts, int which, int id)
+{
+    if (which < 0 || which >= p->n_counts || id < 0)
+        return;
+    G ushort *c = (G ushort *)(counts + at(&p->counts, which)) + id;
+    if ((*c & 0x7FFFu) < 0x7FFFu)
+        (*c)++;
+}
+
+__kernel GROUP_OF_LANES void sample(const G uchar *x, const G uchar *params, G uchar *counts_p, const G uchar *bias,
                      const G uchar *mask_p, G uchar *ids, G uchar *lp, G uchar *top_ids, G uchar *top_lp, G uchar *scratch,
                      const G uchar *step, const lp_sample p)
 {
@@ -148,8 +185,13 @@ __kernel GROUP_OF_LANES void sample(const G uchar *x, const G uchar *params, con
     if (p.mask.fmt && r.flags & SAMPLE_MASKED)
         mask = (const G uint *)(mask_p + at(&p.mask, row));
     x += at(&p.x, row);
-    int biased = p.bias.fmt && r.bias_count;
-    for (int b = lane; b < n; b += AHEAD * LANES) {
+    int biased = p.bias.fmt && r.bias_count, listed = p.n_top && !(r.flags & SAMPLE_NO_TOP);
+    /* the best of the logits as they are needs no copy of them */
+    int plain = !counts && !mask && !biased && !listed && !(r.temperature > 0), top = -1, id = -1;
+    float lse = 0;
+    if (plain)
+        top = id = best_of(x, p.x.fmt, n, &lse, tmp, tmi);
+    for (int b = lane; b < n && !plain; b += AHEAD * LANES) {
         float v[AHEAD];
         for (int k = 0; k < AHEAD; k++)
             v[k] = b + k * LANES < n ? ld(x, p.x.fmt, b + k * LANES) : 0.0f;
@@ -178,17 +220,19 @@ __kernel GROUP_OF_LANES void sample(const G uchar *x, const G uchar *params, con
     for (int i = lane; biased && i < n; i += LANES)
         z[i] = candidate(z[i], mask, i);
     SYNC();
-    int top = best_after(z, n, 0, tmp, tmi), id = top;
-    float lse = 0, most = top < 0 ? 0.0f : z[top];
-    for (int b = lane; b < n; b += AHEAD * LANES) {
-        float v[AHEAD], part = 0;
-        LOAD_AHEAD(v, z, b, n)
-        for (int k = 0; k < AHEAD; k++)
-            part += v[k] == -INFINITY ? 0.0f : exp(v[k] - most);
-        lse += part;
+    if (!plain) {
+        top = id = best_after(z, n, 0, tmp, tmi);
+        float most = top < 0 ? 0.0f : z[top];
+        for (int b = lane; b < n; b += AHEAD * LANES) {
+            float v[AHEAD], part = 0;
+            LOAD_AHEAD(v, z, b, n)
+            for (int k = 0; k < AHEAD; k++)
+                part += v[k] == -INFINITY ? 0.0f : exp(v[k] - most);
+            lse += part;
+        }
+        lse = log(group_sum(lse, tmp));
     }
-    lse = log(group_sum(lse, tmp));
-    for (int t = 0, c = r.flags & SAMPLE_NO_TOP ? -1 : top; t < p.n_top; t++) {
+    for (int t = 0, c = listed ? top : -1; t < p.n_top; t++) {
         if (lane == 0) {
             ((G int *)(top_ids + at(&p.top_ids, row)))[t] = c;
             st(top_lp + at(&p.top_lp, row), p.top_lp.fmt, t, c < 0 ? NAN : z[c] - z[top] - lse);
@@ -199,21 +243,18 @@ __kernel GROUP_OF_LANES void sample(const G uchar *x, const G uchar *params, con
         id = draw(&r, z, share, n, top, tmp, tmi);
     if (lane == 0) {
         ((G int *)(ids + p.ids_off))[row] = id;
-        st(lp + p.lp_off, p.lp_fmt, row, id < 0 ? NAN : z[id] - z[top] - lse);
+        st(lp + p.lp_off, p.lp_fmt, row, id < 0 ? NAN : plain ? -lse : z[id] - z[top] - lse);
+        if (p.counts.fmt && p.rows.cap == 1)
+            count_id(&p, counts_p, r.counts_row, id);
     }
 }
 
-/* After all rows: rows may share a counts row. One work-item. */
+/* After all rows, where there are several: they may share a counts row. One work-item. */
 __kernel void count_ids(const G uchar *params, G uchar *counts_p, const G uchar *ids, const G uchar *step,
                         const lp_sample p)
 {
     int rows = rows_of(step, &p.rows);
-    for (int i = 0; i < rows; i++) {
-        int which = ((const G sample_row *)(params + at(&p.params, i)))->counts_row, id = ((const G int *)(ids + p.ids_off))[i];
-        if (which < 0 || which >= p.n_counts || id < 0)
-            continue;
-        G ushort *c = (G ushort *)(counts_p + at(&p.counts, which)) + id;
-        if ((*c & 0x7FFFu) < 0x7FFFu)
-            (*c)++;
-    }
+    for (int i = 0; i < rows; i++)
+        count_id(&p, counts_p, ((const G sample_row *)(params + at(&p.params, i)))->counts_row,
+                 ((const G int *)(ids + p.ids_off))[i]);
 }
