@@ -161,6 +161,7 @@ infer_status infer_detok_create(const infer_tokenizer *t, uint32_t flags, infer_
         infer_detok_destroy(d);
         return INFER_E_NO_MEMORY;
     }
+    infer_buf_clear(&d->out); /* ends with 0, also where no id gives anything */
     *out = d;
     return INFER_OK;
 }

@@ -424,6 +424,49 @@ static void test_long(void **state)
     free(text);
 }
 
+/* ---- One text after another ------------------------------------------------------------------------------------ */
+
+/* Every id by itself and behind another, streamed, is what decoding makes of it, which goes the long way. */
+static void expect_every_text(const infer_tokenizer *t, int32_t other)
+{
+    for (int32_t id = 0; id < (int32_t)infer_tokenizer_n_tokens(t); id++) {
+        for (uint32_t k = 0; k < 4; k++) {
+            const int32_t ids[] = {other, id}, *at = &ids[k % 2];
+            const uint32_t flags = k < 2 ? 0 : INFER_DECODE_SKIP_SPECIAL;
+            char *text;
+            size_t n;
+            assert_int_equal(infer_tokenizer_decode(t, at, 2 - k % 2, flags, &text, &n, NULL), INFER_OK);
+            expect_text(t, at, 2 - k % 2, flags, text, n);
+            infer_text_free(text);
+        }
+    }
+}
+
+static void test_every_text(void **state)
+{
+    (void)state;
+    static const int32_t bytes_others[] = {'a', ' ', 0xE2, 0xA9, BOS, TAG},
+                         others[] = {0, 1, 3 + 'a', 3 + 0xE2, S_A, S_MARK, S_MARK_A, S_RUN};
+    char half[16] = "ab";
+    fixture f;
+    byte_level(&f, "gpt-2");
+    add(&f, "abcdefghijklmn", INFER_TOKEN_NORMAL, 0);
+    add(&f, "abcdefghijklmno", INFER_TOKEN_NORMAL, 0);
+    infer_utf8_put(infer_byte_to_char(0xE2), half + 2);
+    add(&f, half, INFER_TOKEN_NORMAL, 0); /* ends within a character */
+    add(&f, "", INFER_TOKEN_NORMAL, 0);
+    infer_tokenizer *t = make(&f);
+    for (size_t i = 0; i < sizeof bytes_others / sizeof *bytes_others; i++)
+        expect_every_text(t, bytes_others[i]);
+    infer_tokenizer_destroy(t);
+    sentence_piece(&f);
+    add(&f, MARK MARK MARK "aaaaaa", INFER_TOKEN_NORMAL, -7);
+    t = make(&f);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        expect_every_text(t, others[i]);
+    infer_tokenizer_destroy(t);
+}
+
 /* ---- tokenizer.json -------------------------------------------------------------------------------------------- */
 
 /* A document with every part; the tests change one line at a time. */
@@ -647,15 +690,11 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_byte_level),
-        cmocka_unit_test(test_questions),
-        cmocka_unit_test(test_all_rows),
-        cmocka_unit_test(test_bad_vocab),
-        cmocka_unit_test(test_sentence_piece),
-        cmocka_unit_test(test_long),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_bad_json),
-        cmocka_unit_test(test_allocation_failures),
+        cmocka_unit_test(test_byte_level),     cmocka_unit_test(test_questions),
+        cmocka_unit_test(test_all_rows),       cmocka_unit_test(test_bad_vocab),
+        cmocka_unit_test(test_sentence_piece), cmocka_unit_test(test_long),
+        cmocka_unit_test(test_every_text),     cmocka_unit_test(test_json),
+        cmocka_unit_test(test_bad_json),       cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
