@@ -144,6 +144,12 @@ static void feed(infer_detok *d, const char *p, size_t n, int each)
     put(d, p + from, i - from);
 }
 
+/* Room for any token, each byte of which may become a U+FFFD or a replacement, so that pushing asks for none. */
+static size_t longest_bytes(const infer_tokenizer *t)
+{
+    return (size_t)t->pieces.longest * (t->decoder.to.n > 3 ? t->decoder.to.n : 3) + 16;
+}
+
 infer_status infer_detok_create(const infer_tokenizer *t, uint32_t flags, infer_detok **out)
 {
     infer_detok *d = infer_calloc(1, sizeof *d);
@@ -153,10 +159,8 @@ infer_status infer_detok_create(const infer_tokenizer *t, uint32_t flags, infer_
     d->flags = flags;
     d->strip = flags & INFER_DECODE_CONTINUE ? 0 : t->decoder.strip;
     d->any = flags & INFER_DECODE_CONTINUE ? 1 : 0;
-    /* Room for any token, each byte of which may become a U+FFFD or a replacement, so that pushing asks for none. */
-    size_t grow = t->decoder.to.n > 3 ? t->decoder.to.n : 3;
-    infer_buf_reserve(&d->piece, (size_t)t->pieces.longest * grow + 16);
-    infer_buf_reserve(&d->out, (size_t)t->pieces.longest * grow + 16);
+    infer_buf_reserve(&d->piece, longest_bytes(t));
+    infer_buf_reserve(&d->out, longest_bytes(t));
     if (d->piece.failed || d->out.failed) {
         infer_detok_destroy(d);
         return INFER_E_NO_MEMORY;
@@ -184,33 +188,51 @@ static void push(infer_detok *d, int32_t id)
         give_up(d, 0); /* a piece is text by itself */
 }
 
-void infer_tokenizer_foresee(const infer_tokenizer *t, int32_t id, int near)
+infer_status infer_tokenizer_make_whole(infer_tokenizer *t)
 {
-    if (id < 0 || (uint32_t)id >= t->pieces.n)
-        return;
-    if (near) {
-        __builtin_prefetch(infer_pieces_get(&t->pieces, (uint32_t)id).p);
-    } else {
-        __builtin_prefetch(&t->pieces.piece[id]);
-        __builtin_prefetch(&t->pieces.type[id]);
+    const uint32_t n = t->pieces.n;
+    if (t->decoder.spaced || !n)
+        return INFER_OK;
+    infer_buf b = {0};
+    infer_buf_reserve(&b, longest_bytes(t));
+    infer_whole *whole = b.failed ? NULL : infer_alloc_aligned(n * sizeof *whole, 64);
+    for (uint32_t id = 0; whole && id < n; id++) {
+        int single;
+        infer_buf_clear(&b);
+        token_bytes(t, (int32_t)id, &b, &single);
+        whole[id] = (infer_whole){.n = INFER_WHOLE_NOT};
+        if (single || infer_tokenizer_is_special(t, (int32_t)id) || b.n >= sizeof whole->text ||
+            !infer_utf8_valid(b.p, b.n))
+            continue;
+        memcpy(whole[id].text, b.p, b.n);
+        whole[id].n = (uint8_t)b.n;
     }
+    infer_buf_free(&b);
+    t->whole = whole;
+    return whole ? INFER_OK : INFER_E_NO_MEMORY;
 }
 
-void infer_detok_foresee(const infer_detok *d, int near)
+void infer_tokenizer_foresee(const infer_tokenizer *t, int32_t id)
 {
-    if (near) {
-        __builtin_prefetch(d->piece.p, 1);
-        __builtin_prefetch(d->out.p, 1);
-    } else {
-        __builtin_prefetch(d, 1);
-        __builtin_prefetch((const char *)(d + 1) - 1, 1);
-    }
+    if (t->whole && id >= 0 && (uint32_t)id < t->pieces.n)
+        __builtin_prefetch(&t->whole[id]);
+}
+
+void infer_detok_foresee(const infer_detok *d)
+{
+    __builtin_prefetch(d);
 }
 
 infer_status infer_detok_push(infer_detok *d, int32_t id, const char **text, size_t *n)
 {
     if (id < 0 || (uint32_t)id >= d->t->pieces.n)
         return INFER_E_INVALID;
+    const infer_whole *w = d->t->whole ? &d->t->whole[id] : NULL; /* then `any` makes no difference */
+    if (w && w->n != INFER_WHOLE_NOT && !d->n_held && !d->strip) {
+        *text = w->text;
+        *n = w->n;
+        return INFER_OK;
+    }
     infer_buf_clear(&d->out);
     push(d, id);
     if (d->out.failed || d->piece.failed)

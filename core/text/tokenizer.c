@@ -122,7 +122,8 @@ infer_status infer_tokenizer_finish(infer_tokenizer *t, infer_error *err)
         if (t->pieces.type[id] == INFER_TOKEN_CONTROL || t->pieces.type[id] == INFER_TOKEN_USER_DEFINED)
             t->end[t->n_end++] = id;
     }
-    return INFER_OK;
+    return infer_tokenizer_make_whole(t) == INFER_OK ? INFER_OK
+                                                     : infer_error_set(err, INFER_E_NO_MEMORY, "tokenizer: no memory");
 }
 
 void infer_tokenizer_destroy(infer_tokenizer *t)
@@ -141,6 +142,7 @@ void infer_tokenizer_destroy(infer_tokenizer *t)
     infer_added_free(&t->added_normalized);
     infer_bpe_free(&t->bpe);
     infer_pieces_free(&t->pieces);
+    infer_free_aligned(t->whole);
     infer_free(t);
 }
 

@@ -39,9 +39,19 @@ typedef struct infer_decoder {
     int spaced;         /* a space between any two tokens */
 } infer_decoder;
 
+/* What an id gives where that is whole characters, few bytes and always the same: a quarter of a cache line, where the
+ * long way reads several. */
+typedef struct infer_whole {
+    char text[15]; /* 0-terminated */
+    uint8_t n;     /* its bytes, or INFER_WHOLE_NOT */
+} infer_whole;
+
+#define INFER_WHOLE_NOT 255u /* go the long way */
+
 struct infer_tokenizer {
     const infer_tokenizer_kind *kind;
     infer_pieces pieces;
+    infer_whole *whole; /* one an id; NULL: what an id gives depends on others */
     infer_bpe bpe;
     infer_added added;            /* found in the text as it comes, first */
     infer_added added_normalized; /* found in the normalised text; texts are in `text` */
@@ -96,9 +106,12 @@ static inline int infer_tokenizer_is_special(const infer_tokenizer *t, int32_t i
     return t->pieces.type[id] == INFER_TOKEN_CONTROL || t->pieces.type[id] == INFER_TOKEN_UNKNOWN;
 }
 
+/* Fills `whole`. Called by infer_tokenizer_finish. INFER_E_NO_MEMORY. */
+infer_status infer_tokenizer_make_whole(infer_tokenizer *t);
+
 /* For who pushes ids of many texts by turns: asks memory for what a push will read of an id, and of a detok, so that it
- * does not wait there. Twice, with other work between: first where it lies, then, near, what lies there. */
-void infer_tokenizer_foresee(const infer_tokenizer *t, int32_t id, int near);
-void infer_detok_foresee(const infer_detok *d, int near);
+ * does not wait there. */
+void infer_tokenizer_foresee(const infer_tokenizer *t, int32_t id);
+void infer_detok_foresee(const infer_detok *d);
 
 #endif
