@@ -96,8 +96,8 @@ void infer_runner_describe(const infer_runner *r, uint32_t which, infer_step_inf
 struct infer_batch_entry;
 
 typedef struct infer_req {
-    /* What each step reads or writes of each request is together, up to `sampling`, by lines of 64 bytes: hundreds of
-     * them do not stay in a processor's cache (infer_step_foresee). */
+    /* What each step reads or writes of each request is together, up to `next`, by lines of 64 bytes, on which it lies
+     * as well: hundreds of them do not stay in a processor's cache (infer_step_foresee). */
     struct infer_batch_entry *in[2]; /* its rows in the steps of both images; NULL: none */
     int32_t *tokens;                 /* prompt, then output */
     /* n_tokens counts also the one that a step under way is making (it is -1 until then), n_made does not. */
@@ -125,11 +125,11 @@ typedef struct infer_req {
     uint64_t t_first_token;
     uint64_t id;
     void *user;
-    int32_t *stop_ids;
-    infer_sample_bias *bias; /* sampling.n_bias, owned */
+    infer_sampling sampling; /* on into the next line */
     uint32_t output;         /* INFER_OUTPUT_* */
     int text_stopped;        /* a stop string ended the text */
-    infer_sampling sampling;
+    int32_t *stop_ids;
+    infer_sample_bias *bias; /* sampling.n_bias, owned */
 
     /* Requests at their beginning and end, and those that ask for more. */
     struct infer_req *next, *prev; /* among those that wait; next: also in the inbox */

@@ -137,9 +137,10 @@ infer_status infer_req_create(const infer_request *r, const infer_tokenizer *tok
     infer_request full = {0};
     memcpy(&full, r, r->struct_size < sizeof full ? r->struct_size : sizeof full);
     INFER_TRY(check(&full, n_vocab, ctx_size, err));
-    infer_req *x = infer_calloc(1, sizeof *x);
+    infer_req *x = infer_alloc_aligned(sizeof *x, 64);
     if (!x)
         return infer_error_set(err, INFER_E_NO_MEMORY, "request: no host memory");
+    memset(x, 0, sizeof *x);
     x->user = full.user;
     x->flags = full.flags;
     x->priority = full.priority;
@@ -187,7 +188,7 @@ void infer_req_destroy(infer_req *r)
     infer_free(r->counts);
     infer_free(r->bias);
     infer_free(r->tokens);
-    infer_free(r);
+    infer_free_aligned(r);
 }
 
 int infer_req_is_end(const infer_req *r, const infer_tokenizer *tok, int32_t id)
