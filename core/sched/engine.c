@@ -30,6 +30,7 @@ struct infer_engine {
     infer_events events;
     uint32_t n_vocab, n_embd, max_queue;
     uint64_t secret[2]; /* of the salts' hashes */
+    infer_event told;   /* the last TOKEN; what such a one lacks stays 0 */
     infer_logprob top[INFER_MAX_TOP];
     void (*on_step)(void *user, const infer_step_info *step);
     void *step_user;
@@ -237,17 +238,16 @@ static outcome take_token(infer_engine *e, infer_req *r, uint32_t row, const inf
     for (uint32_t i = 0; i < r->n_top; i++)
         e->top[i] = (infer_logprob){res->top_ids[(size_t)row * res->n_top + i],
                                     res->top_logprobs[(size_t)row * res->n_top + i]};
-    infer_event ev = {.id = r->id,
-                      .user = r->user,
-                      .type = INFER_EVENT_TOKEN,
-                      .token = id,
-                      .logprob = res->logprobs[row],
-                      .n_top = r->n_top,
-                      .top = e->top,
-                      .text = given,
-                      .n_text = n_given,
-                      .t = now};
-    if ((s = infer_events_push(&e->events, &ev)) != INFER_OK)
+    infer_event *ev = &e->told;
+    ev->id = r->id;
+    ev->user = r->user;
+    ev->token = id;
+    ev->logprob = res->logprobs[row];
+    ev->n_top = r->n_top;
+    ev->text = given;
+    ev->n_text = n_given;
+    ev->t = now;
+    if ((s = infer_events_push(&e->events, ev)) != INFER_OK)
         return failed(s, "events: no host memory for another token");
     r->tokens[r->n_made++] = id;
     if (r->text_stopped)
@@ -621,6 +621,7 @@ infer_status infer_engine_create(infer_model *m, const infer_engine_options *opt
     pthread_cond_init(&e->work, NULL);
     infer_events_init(&e->events);
     e->m = m;
+    e->told = (infer_event){.type = INFER_EVENT_TOKEN, .top = e->top};
     e->inbox_end = &e->inbox;
     e->next_id = 1;
     e->n_vocab = m->plan->file->hp.n_vocab;

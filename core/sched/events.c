@@ -132,9 +132,10 @@ void infer_events_hold(infer_events *q)
 
 void infer_events_tell(infer_events *q)
 {
-    if (q->pages[1 - q->front].n)
-        pthread_cond_signal(&q->cond);
+    const uint32_t n = q->pages[1 - q->front].n;
     pthread_mutex_unlock(&q->lock);
+    if (n) /* not before: who wakes would wait for the lock */
+        pthread_cond_signal(&q->cond);
 }
 
 void infer_events_fatal(infer_events *q, infer_status s)
