@@ -32,11 +32,14 @@ uint32_t infer_kv_pool_idle(const infer_kv_pool *p);
 /* Slots of sequences' last blocks that hold none of their tokens, summed over all sequences. */
 uint64_t infer_kv_pool_slack(const infer_kv_pool *p);
 
-/* One sequence's pages: token t lies in blocks[t / block_size]. */
+/* One sequence's pages: token t lies in blocks[t / block_size]; there is no block without a token. */
 typedef struct infer_kv_seq {
     int32_t *blocks;
     uint32_t n_blocks;
+    int32_t last; /* the last of them, here as most steps look at no other */
     uint64_t n_tokens, max_tokens;
+    uint64_t edition; /* no two sequences that hold blocks have the same, and another one comes with every change but
+                         blocks that are appended: a copy of the table of the same edition lacks those at most */
 } infer_kv_seq;
 
 /* A block whose content must be copied (all layers and planes) before the step that reads or writes `dst`. */
@@ -73,9 +76,8 @@ infer_status infer_kv_seq_grow(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_mor
                                uint32_t *n_copy);
 /* Forgets tokens from n_tokens on and gives back blocks that hold none. */
 void infer_kv_seq_truncate(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_tokens);
-/* For who grows many sequences by turns: asks memory for what growing this one will read. Twice, with other work
- * between: first where it lies, then, near, what lies there. */
-void infer_kv_seq_foresee(const infer_kv_pool *p, const infer_kv_seq *s, int near);
+/* For who grows many sequences by turns: asks memory for what growing this one will read. */
+void infer_kv_seq_foresee(const infer_kv_pool *p, const infer_kv_seq *s);
 /* Makes `child` (initialised, empty) share all of `parent`'s blocks. INFER_E_INVALID: it is not empty, or too short. */
 infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, infer_kv_seq *child);
 /* Appends a block in use, the first n_tokens of whose tokens become the sequence's; it must end on a block's edge. 0:

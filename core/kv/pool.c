@@ -11,9 +11,10 @@ struct infer_kv_pool {
     uint32_t n_free;
     int32_t *free_list; /* a stack: the most recently freed block is reused first, its memory is warm */
     uint32_t *refs;
-    uint8_t *kept;   /* one of the references is the prefix tree's */
-    uint32_t n_idle; /* kept, with no other reference */
-    uint64_t slack;  /* slots of sequences' last blocks that hold none of their tokens */
+    uint8_t *kept;    /* one of the references is the prefix tree's */
+    uint32_t n_idle;  /* kept, with no other reference */
+    uint64_t slack;   /* slots of sequences' last blocks that hold none of their tokens */
+    uint64_t edition; /* the last one given */
 };
 
 infer_status infer_kv_pool_create(uint32_t n_blocks, uint32_t block_size, infer_kv_pool **out, infer_error *err)
@@ -134,24 +135,32 @@ infer_status infer_kv_seq_init(const infer_kv_pool *p, infer_kv_seq *s, uint64_t
     return INFER_OK;
 }
 
-/* Slots of its last block behind its tokens; it has no block without one. */
-static uint64_t slack_of(const infer_kv_pool *p, uint64_t n_tokens)
+/* Slots of its last block behind its tokens. */
+static uint64_t slack_of(const infer_kv_pool *p, const infer_kv_seq *s)
 {
-    const uint64_t used = n_tokens % p->block_size;
-    return used ? p->block_size - used : 0;
+    return (uint64_t)s->n_blocks * p->block_size - s->n_tokens;
 }
 
-static void set_tokens(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_tokens)
+static void append(infer_kv_pool *p, infer_kv_seq *s, int32_t block)
 {
-    p->slack += slack_of(p, n_tokens) - slack_of(p, s->n_tokens);
-    s->n_tokens = n_tokens;
+    if (!s->n_blocks)
+        s->edition = ++p->edition;
+    s->blocks[s->n_blocks++] = s->last = block;
+}
+
+static void replace(infer_kv_pool *p, infer_kv_seq *s, uint32_t i, int32_t block)
+{
+    drop(p, s->blocks[i]);
+    s->blocks[i] = block;
+    s->last = s->blocks[s->n_blocks - 1];
+    s->edition = ++p->edition;
 }
 
 void infer_kv_seq_free(infer_kv_pool *p, infer_kv_seq *s)
 {
     for (uint32_t i = 0; i < s->n_blocks; i++)
         drop(p, s->blocks[i]);
-    set_tokens(p, s, 0);
+    p->slack -= slack_of(p, s);
     infer_free(s->blocks);
     memset(s, 0, sizeof *s);
 }
@@ -159,17 +168,17 @@ void infer_kv_seq_free(infer_kv_pool *p, infer_kv_seq *s)
 /* Whether the next token would be written into a block that somebody else also holds. */
 static int tail_is_shared(const infer_kv_pool *p, const infer_kv_seq *s)
 {
-    return s->n_tokens % p->block_size && p->refs[s->blocks[s->n_tokens / p->block_size]] > 1;
+    return slack_of(p, s) && p->refs[s->last] > 1;
 }
 
 uint32_t infer_kv_seq_need(const infer_kv_pool *p, const infer_kv_seq *s, uint64_t n_more)
 {
     if (!n_more)
         return 0;
-    uint64_t end = s->n_tokens + n_more < n_more ? UINT64_MAX : s->n_tokens + n_more;
-    uint64_t blocks = end / p->block_size + (end % p->block_size != 0);
-    uint64_t need = blocks > s->n_blocks ? blocks - s->n_blocks : 0;
-    need += (uint64_t)tail_is_shared(p, s);
+    const uint64_t slack = slack_of(p, s), more = n_more > slack ? n_more - slack : 0;
+    uint64_t need = (uint64_t)tail_is_shared(p, s);
+    if (more) /* most often there is room */
+        need += more / p->block_size + (more % p->block_size != 0);
     return need > UINT32_MAX ? UINT32_MAX : (uint32_t)need;
 }
 
@@ -182,16 +191,15 @@ infer_status infer_kv_seq_grow(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_mor
     if (infer_kv_seq_need(p, s, n_more) > p->n_free)
         return INFER_E_NO_MEMORY;
     if (n_more && tail_is_shared(p, s)) {
-        uint32_t i = (uint32_t)(s->n_tokens / p->block_size);
-        *copy = (infer_kv_copy){s->blocks[i], take(p)};
+        *copy = (infer_kv_copy){s->last, take(p)};
         *n_copy = 1;
-        drop(p, s->blocks[i]);
-        s->blocks[i] = copy->dst;
+        replace(p, s, s->n_blocks - 1, copy->dst);
     }
-    uint64_t blocks = (s->n_tokens + n_more + p->block_size - 1) / p->block_size;
-    while (s->n_blocks < blocks)
-        s->blocks[s->n_blocks++] = take(p);
-    set_tokens(p, s, s->n_tokens + n_more);
+    p->slack -= slack_of(p, s);
+    s->n_tokens += n_more;
+    while ((uint64_t)s->n_blocks * p->block_size < s->n_tokens)
+        append(p, s, take(p));
+    p->slack += slack_of(p, s);
     return INFER_OK;
 }
 
@@ -199,21 +207,21 @@ void infer_kv_seq_truncate(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_tokens)
 {
     if (n_tokens >= s->n_tokens)
         return;
-    uint64_t keep = (n_tokens + p->block_size - 1) / p->block_size;
-    while (s->n_blocks > keep)
-        drop(p, s->blocks[--s->n_blocks]);
-    set_tokens(p, s, n_tokens);
+    p->slack -= slack_of(p, s);
+    s->n_tokens = n_tokens;
+    if (slack_of(p, s) >= p->block_size) {
+        while (slack_of(p, s) >= p->block_size)
+            drop(p, s->blocks[--s->n_blocks]);
+        s->last = s->n_blocks ? s->blocks[s->n_blocks - 1] : -1;
+        s->edition = ++p->edition;
+    }
+    p->slack += slack_of(p, s);
 }
 
-void infer_kv_seq_foresee(const infer_kv_pool *p, const infer_kv_seq *s, int near)
+void infer_kv_seq_foresee(const infer_kv_pool *p, const infer_kv_seq *s)
 {
-    if (!s->n_blocks)
-        return;
-    const int32_t *last = &s->blocks[s->n_blocks - 1];
-    if (near)
-        __builtin_prefetch(&p->refs[*last]);
-    else
-        __builtin_prefetch(last);
+    if (s->n_blocks)
+        __builtin_prefetch(&p->refs[s->last]);
 }
 
 infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, infer_kv_seq *child)
@@ -221,11 +229,11 @@ infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, inf
     if (child->n_blocks || child->n_tokens || child->max_tokens < parent->n_tokens)
         return INFER_E_INVALID;
     for (uint32_t i = 0; i < parent->n_blocks; i++) {
-        child->blocks[i] = parent->blocks[i];
         share(p, parent->blocks[i]);
+        append(p, child, parent->blocks[i]);
     }
-    child->n_blocks = parent->n_blocks;
-    set_tokens(p, child, parent->n_tokens);
+    child->n_tokens = parent->n_tokens;
+    p->slack += slack_of(p, child);
     return INFER_OK;
 }
 
@@ -234,19 +242,20 @@ int infer_kv_seq_share(infer_kv_pool *p, infer_kv_seq *s, int32_t block, uint32_
     if (s->n_tokens % p->block_size || n_tokens > p->block_size || n_tokens > s->max_tokens - s->n_tokens)
         return 0;
     share(p, block);
-    s->blocks[s->n_blocks++] = block;
-    set_tokens(p, s, s->n_tokens + n_tokens);
+    append(p, s, block);
+    s->n_tokens += n_tokens;
+    p->slack += p->block_size - n_tokens;
     return 1;
 }
 
 void infer_kv_seq_swap(infer_kv_pool *p, infer_kv_seq *s, uint32_t i, int32_t block)
 {
     share(p, block);
-    drop(p, s->blocks[i]);
-    s->blocks[i] = block;
+    replace(p, s, i, block);
 }
 
 int32_t infer_kv_seq_slot(const infer_kv_pool *p, const infer_kv_seq *s, uint64_t t)
 {
-    return s->blocks[t / p->block_size] * (int32_t)p->block_size + (int32_t)(t % p->block_size);
+    const uint32_t at = (uint32_t)t, i = at / p->block_size; /* a pool holds so many at most */
+    return (i + 1 == s->n_blocks ? s->last : s->blocks[i]) * (int32_t)p->block_size + (int32_t)(at % p->block_size);
 }

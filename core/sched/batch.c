@@ -85,12 +85,13 @@ infer_status infer_step_create(infer_step *st, const infer_sched *s, uint32_t nu
     *st = (infer_step){.number = number,
                        .im = im,
                        .batch = infer_calloc(s->max_running, sizeof *st->batch),
+                       .tables = infer_calloc(s->max_running, sizeof *st->tables),
                        .x = {.late = infer_calloc(s->max_running, sizeof *st->x.late),
                              .copies = infer_calloc(s->max_running, sizeof *st->x.copies),
                              .inits = infer_calloc(s->max_running, sizeof *st->x.inits),
                              .outs = infer_calloc(s->swap.n_places + s->tier.n_places, sizeof *st->x.outs),
                              .ins = infer_calloc(s->swap.n_places + s->tier.n_places, sizeof *st->x.ins)}};
-    if (st->batch && st->x.late && st->x.copies && st->x.inits && st->x.outs && st->x.ins)
+    if (st->batch && st->tables && st->x.late && st->x.copies && st->x.inits && st->x.outs && st->x.ins)
         return INFER_OK;
     infer_step_destroy(st);
     return infer_error_set(err, INFER_E_NO_MEMORY, "scheduler: no host memory for a step");
@@ -99,6 +100,7 @@ infer_status infer_step_create(infer_step *st, const infer_sched *s, uint32_t nu
 void infer_step_destroy(infer_step *st)
 {
     infer_free(st->batch);
+    infer_free(st->tables);
     infer_free(st->x.late);
     infer_free(st->x.copies);
     infer_free(st->x.inits);
@@ -292,6 +294,17 @@ static uint32_t prompt_rows(const infer_req *r, uint32_t n)
     return left < n ? (uint32_t)left : n;
 }
 
+/* A sequence's blocks into its row of the image, but for those that stand there. */
+static void put_table(const infer_sched *s, infer_step *st, uint32_t row, const infer_kv_seq *seq)
+{
+    infer_table_row *t = &st->tables[row];
+    if (t->edition != seq->edition)
+        *t = (infer_table_row){.edition = seq->edition};
+    int32_t *to = &st->im->block_table[(size_t)row * s->max_blocks];
+    for (; t->n_blocks < seq->n_blocks; t->n_blocks++)
+        to[t->n_blocks] = seq->blocks[t->n_blocks];
+}
+
 /* Adds `n` rows of a request, and n_drafts more, for which there is room, to the image. */
 static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n, uint32_t n_drafts)
 {
@@ -350,7 +363,7 @@ static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n, u
     b->n_logits = im->n_logits - b->first_logit;
     im->kv_len[seq] = (int32_t)(r->n_computed + n);
     im->q_start[seq + 1] = (int32_t)im->n_tokens;
-    memcpy(&im->block_table[(size_t)seq * s->max_blocks], r->seq.blocks, r->seq.n_blocks * sizeof(int32_t));
+    put_table(s, st, seq, &r->seq);
     st->x.want_top |= b->samples && r->n_top;
 }
 
@@ -578,12 +591,10 @@ static void put_running(infer_sched *s, infer_step *st, int which)
     uint32_t n = s->n_running;
     memcpy(s->order, s->running, n * sizeof *s->order);
     for (uint32_t i = 0; i < n; i++) {
-        enum { FAR = 6, NEAR = 3 }; /* of some 50 ns each */
+        enum { NEAR = 4 }; /* of some 30 ns each */
         infer_req *r = s->order[i];
-        if (which == DECODES && i + FAR < n) /* the first pass */
-            infer_kv_seq_foresee(s->pool, &s->order[i + FAR]->seq, 0);
-        if (which == DECODES && i + NEAR < n)
-            infer_kv_seq_foresee(s->pool, &s->order[i + NEAR]->seq, 1);
+        if (which == DECODES && i + NEAR < n) /* the first pass */
+            infer_kv_seq_foresee(s->pool, &s->order[i + NEAR]->seq);
         const int waits = r->n_computed == r->n_tokens || /* for its last rows, or for its last token */
                           (r->n_made < r->n_tokens && (r->n_tokens == r->cap_tokens || r->beams)); /* or for others */
         if (r->slot < 0 || r->step_rows || waits || (r->beams && !has_prompt(s, r)) ||
@@ -704,7 +715,7 @@ void infer_sched_finish(infer_sched *s, infer_step *st, infer_batch_entry *b)
     if (r->slot < 0 || r->admission != b->admission) /* it gave way meanwhile */
         return;
     r->n_done = b->first + b->rows;
-    if (s->prefix && r->n_done / infer_kv_pool_block_size(s->pool) > r->n_known)
+    if (s->prefix && r->n_done >= (r->n_known + 1ull) * infer_kv_pool_block_size(s->pool))
         infer_prefix_insert(s->prefix, &r->key, r->tokens, r->n_done, &r->seq, &r->n_known, 0);
 }
 

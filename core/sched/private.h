@@ -104,8 +104,7 @@ typedef struct infer_req {
     uint64_t n_prompt, n_tokens, n_made, cap_tokens;
     uint64_t n_computed; /* tokens whose keys and values are in the cache once all steps that have begun are done */
 
-    uint64_t n_done;    /* those of steps that are done */
-    uint64_t admission; /* number among all that started */
+    uint64_t n_done; /* those of steps that are done */
     infer_kv_seq seq;
     uint32_t n_known;   /* leading blocks of seq that are the prefix cache's */
     int32_t slot;       /* among the running ones: its row of the sampling counts; -1: not running */
@@ -121,6 +120,7 @@ typedef struct infer_req {
     uint32_t n_top, n_stops, n_stop_ids;
     uint32_t adapter; /* 0: none */
 
+    uint64_t admission; /* number among all that started */
     uint64_t min_tokens;
     uint64_t t_first_token;
     uint64_t id;
@@ -193,12 +193,19 @@ typedef struct infer_batch_entry {
     int samples;
 } infer_batch_entry;
 
+/* What a row of an image's block table holds: as many blocks of a sequence's edition. */
+typedef struct infer_table_row {
+    uint64_t edition;
+    uint32_t n_blocks;
+} infer_table_row;
+
 /* A step: built while the one before it runs, begun, done. Two are used by turns. */
 typedef struct infer_step {
     uint32_t number; /* 0 or 1 */
     infer_step_image *im;
     infer_step_extra x;
     infer_batch_entry *batch; /* in order of the image */
+    infer_table_row *tables;  /* as well; they stay from one step to the next */
     uint32_t n_batch;
     uint32_t max_rows;               /* of this one */
     uint32_t n_drafts;               /* rows of all */

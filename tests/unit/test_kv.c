@@ -189,12 +189,33 @@ typedef struct model {
     uint64_t want[SEQS][MAX_TOKENS]; /* their values */
     uint64_t memory[BLOCKS * BLOCK]; /* what the device's cache holds */
     uint64_t next;
+    /* Copies of the tables, which are brought up to date by editions. */
+    uint64_t edition[SEQS];
+    uint32_t n_copied[SEQS];
+    int32_t copied[SEQS][(MAX_TOKENS + BLOCK - 1) / BLOCK];
 } model;
 
-static void check(const model *m)
+static void check_copy(model *m, int s)
+{
+    const infer_kv_seq *seq = &m->seq[s];
+    for (int o = 0; o < SEQS; o++)
+        assert_true(o == s || !seq->n_blocks || !m->seq[o].n_blocks || m->seq[o].edition != seq->edition);
+    if (m->edition[s] != seq->edition)
+        m->n_copied[s] = 0;
+    m->edition[s] = seq->edition;
+    assert_in_range(m->n_copied[s], 0, seq->n_blocks);
+    for (; m->n_copied[s] < seq->n_blocks; m->n_copied[s]++)
+        m->copied[s][m->n_copied[s]] = seq->blocks[m->n_copied[s]];
+    assert_memory_equal(m->copied[s], seq->blocks, seq->n_blocks * sizeof *seq->blocks);
+}
+
+static void check(model *m)
 {
     uint32_t refs[BLOCKS] = {0}, used = 0;
+    uint64_t slack = 0;
     for (int s = 0; s < SEQS; s++) {
+        check_copy(m, s);
+        slack += m->seq[s].n_blocks * BLOCK - m->n[s];
         assert_int_equal(m->seq[s].n_tokens, m->n[s]);
         assert_int_equal(m->seq[s].n_blocks, (m->n[s] + BLOCK - 1) / BLOCK);
         for (uint32_t i = 0; i < m->seq[s].n_blocks; i++)
@@ -207,6 +228,7 @@ static void check(const model *m)
         used += refs[b] != 0;
     }
     assert_int_equal(infer_kv_pool_free(m->p) + used, BLOCKS);
+    assert_int_equal(infer_kv_pool_slack(m->p), slack);
 }
 
 static void grow_model(model *m, uint32_t s, uint32_t n)
