@@ -324,7 +324,9 @@ static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n, u
     st->n_drafts += n_drafts;
     r->in[st->number] = b;
     r->step_rows = n;
-    infer_tier_reclaim(s, st, infer_kv_seq_need(s->pool, &r->seq, n));
+    const uint32_t need = infer_kv_seq_need(s->pool, &r->seq, n);
+    if (need)
+        infer_tier_reclaim(s, st, need);
     infer_kv_seq_grow(s->pool, &r->seq, n, &st->x.copies[st->x.n_copies], &n_copy);
     st->x.n_copies += n_copy;
     if (n_copy) /* what the copy brings is not there before the step is done */
@@ -335,10 +337,13 @@ static void put_rows(infer_sched *s, infer_step *st, infer_req *r, uint32_t n, u
         uint64_t t = r->n_computed + i;
         uint32_t row = im->n_tokens++;
         const int is_draft = t >= r->n_tokens;
-        im->ids[row] =
-            is_draft ? infer_draft_token(&r->spec->draft, r->tokens, (uint32_t)(t - r->n_tokens)) : r->tokens[t];
-        if (t >= r->n_made && !is_draft) { /* the step under way is making it */
+        if (is_draft) {
+            im->ids[row] = infer_draft_token(&r->spec->draft, r->tokens, (uint32_t)(t - r->n_tokens));
+        } else if (t < r->n_made) {
+            im->ids[row] = r->tokens[t];
+        } else { /* the step under way is making it */
             const infer_batch_entry *before = r->in[1 - st->number];
+            im->ids[row] = -1;
             st->x.late[st->x.n_late++] = (infer_late_id){row, before->first_logit + before->n_logits - 1};
         }
         im->pos[row] = (int32_t)t;
@@ -584,26 +589,40 @@ static int has_prompt(infer_sched *s, infer_req *r)
 
 enum { PROMPTS, DECODES, BEAMS };
 
-/* One pass over the running ones: decodes, prompts, or beams. Preemption shortens the list meanwhile, hence the copy.
- */
-static void put_running(infer_sched *s, infer_step *st, int which)
+/* What steps read and write of a request. */
+static void foresee_hot(const infer_req *r)
 {
-    uint32_t n = s->n_running;
+    enum { LINE = 64 };
+    for (size_t at = 0; at < offsetof(infer_req, next); at += LINE)
+        __builtin_prefetch((const char *)r + at, 1);
+}
+
+/* One pass over the running ones: decodes, prompts, or beams. Preemption shortens the list meanwhile, hence the copy.
+ * Returns how many have rows that another pass puts. */
+static uint32_t put_running(infer_sched *s, infer_step *st, int which)
+{
+    uint32_t n = s->n_running, others = 0;
     memcpy(s->order, s->running, n * sizeof *s->order);
     for (uint32_t i = 0; i < n; i++) {
-        enum { NEAR = 4 }; /* of some 30 ns each */
+        enum { FAR = 6, NEAR = 3 }; /* of some 30 ns each */
         infer_req *r = s->order[i];
+        if (which == DECODES && i + FAR < n)
+            foresee_hot(s->order[i + FAR]);
         if (which == DECODES && i + NEAR < n) /* the first pass */
             infer_kv_seq_foresee(s->pool, &s->order[i + NEAR]->seq);
         const int waits = r->n_computed == r->n_tokens || /* for its last rows, or for its last token */
                           (r->n_made < r->n_tokens && (r->n_tokens == r->cap_tokens || r->beams)); /* or for others */
-        if (r->slot < 0 || r->step_rows || waits || (r->beams && !has_prompt(s, r)) ||
-            (which == BEAMS ? !r->beams : (r->n_tokens - r->n_computed == 1) != (which == DECODES)))
+        if (r->slot < 0 || r->step_rows || waits || (r->beams && !has_prompt(s, r)))
             continue;
+        if (which == BEAMS ? !r->beams : (r->n_tokens - r->n_computed == 1) != (which == DECODES)) {
+            others++;
+            continue;
+        }
         uint32_t rows = chunk_of(s, st, r);
         if (rows && (rows = make_room(s, st, r, rows)))
             put_rows(s, st, r, rows, which == DECODES ? infer_spec_drafts(s, st, r) : 0);
     }
+    return others;
 }
 
 void infer_sched_go_on(infer_sched *s, infer_step *st)
@@ -640,14 +659,13 @@ uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now)
     if (s->prefix)
         infer_prefix_step(s->prefix);
     infer_tier_poll(s);
-    for (uint32_t i = 0; i < s->n_running; i++)
-        s->running[i]->step_rows = 0;
     st->max_rows = s->max_tokens;
     infer_spec_begin(s);
-    put_running(s, st, DECODES);
+    const uint32_t prompts = put_running(s, st, DECODES);
     if (im->n_tokens)
         st->max_rows = infer_budget_rows(&s->budget, im->n_tokens);
-    put_running(s, st, PROMPTS);
+    if (prompts)
+        put_running(s, st, PROMPTS);
     st->preempted = s->preemptions != preempted;
     return infer_sched_top_up(s, st, now);
 }
@@ -676,6 +694,7 @@ void infer_sched_begin(infer_sched *s, infer_step *st)
         infer_req *r = st->batch[i].r;
         if (!r)
             continue;
+        r->step_rows = 0;
         r->n_computed += st->batch[i].rows;
         if (!st->batch[i].samples)
             continue;
@@ -693,13 +712,12 @@ static const infer_batch_entry *maker(const infer_step *st, uint32_t i)
 
 void infer_step_foresee(const infer_step *st, uint32_t i, const infer_step_result *res, const infer_tokenizer *tok)
 {
-    enum { FAR = 8, NEAR = 4, LINE = 64 }; /* an entry takes 0.1 us: memory answers within a few */
+    enum { FAR = 8, NEAR = 4 }; /* an entry takes 0.1 us: memory answers within a few */
     const infer_batch_entry *far = maker(st, i + FAR), *near = maker(st, i + NEAR);
     if (!tok)
         return;
     if (far) {
-        for (size_t at = 0; at < offsetof(infer_req, next); at += LINE)
-            __builtin_prefetch((const char *)far->r + at, 1);
+        foresee_hot(far->r);
         infer_tokenizer_foresee(tok, res->ids[far->first_logit + far->n_logits - 1]);
     }
     if (near && near->r->detok) {

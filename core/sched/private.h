@@ -108,7 +108,7 @@ typedef struct infer_req {
     infer_kv_seq seq;
     uint32_t n_known;   /* leading blocks of seq that are the prefix cache's */
     int32_t slot;       /* among the running ones: its row of the sampling counts; -1: not running */
-    uint32_t step_rows; /* in the step being built */
+    uint32_t step_rows; /* in the step that is built, until that begins */
     uint32_t flags;
 
     infer_beams *beams;    /* NULL: no beam search; the first member's, which owns it */
