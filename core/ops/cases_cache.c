@@ -466,6 +466,7 @@ static const case_par mla_list[] = {
     {.mode = 2, .h = 4, .g = 1, .d = 96, .e = 64, .k = 16, .f0 = F32, .f1 = F16, .flags = CASE_COUNT},
     {.mode = 4, .h = 4, .g = 1, .d = 96, .e = 64, .k = 16, .f0 = F32, .f1 = Q8},
     {.mode = 4, .h = 4, .g = 1, .d = 64, .e = 48, .k = 16, .f0 = F32, .f1 = Q8}, /* values end inside a block */
+    {.mode = 4, .h = 4, .g = 1, .d = 64, .e = 44, .k = 16, .f0 = F32, .f1 = Q8}, /* and inside eight elements */
     {.mode = 4, .h = 4, .g = 1, .d = 72, .e = 64, .k = 16, .f0 = F32, .f1 = F32, .flags = CASE_CAP},
     {.mode = 4, .h = 4, .g = 1, .d = 72, .e = 64, .k = 16, .f0 = F32, .f1 = F32, .flags = CASE_WINDOW},
 };

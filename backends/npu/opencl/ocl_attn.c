@@ -12,8 +12,8 @@ uint64_t ocl_attn_local(const infer_device *dev, uint32_t lanes, int64_t d, int6
 {
     if (dev->tune->lanes == 1) /* the query and the sums */
         return (uint64_t)(d + dv) * 4;
-    /* the query; two of reductions, shares and eight sums a lane; places of a key and a value */
-    return (uint64_t)d * 4 + (uint64_t)lanes * (4 * (2 + 1 + 8) + 16);
+    /* the query; of reductions, a share and eight sums a lane; places of a key and a value */
+    return (uint64_t)d * 4 + (uint64_t)lanes * (4 * (1 + 1 + 8) + 16) + lanes / 16 * 4;
 }
 
 /* A program for each pair of formats. */

@@ -197,7 +197,6 @@ static infer_status check_groups(infer_device *dev, uint32_t sources, cl_program
     const ocl_tune *t = dev->tune;
     const size_t others = sources & OCL_SOURCE_LONG        ? 1
                           : !(sources & OCL_SOURCE_MATMUL) ? t->lanes
-                          : t->tile                        ? 256
                                                            : t->mv_lanes * t->mv_columns;
     infer_status s = INFER_OK;
     cl_kernel k[MAX_KERNELS];

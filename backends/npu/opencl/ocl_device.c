@@ -14,7 +14,7 @@
 /* Elements of a query that attention's local memory is to have room for where a work-group could be smaller. */
 #define WIDE_HEAD 576
 
-/* A CPU's driver runs a work-item as a loop: few and long ones. GPUs and the rest: 64 to 256 lanes. */
+/* A CPU's driver runs a work-item as a loop: few and long ones. GPUs and the rest: 64 to 512 lanes. */
 static const ocl_tune tune_cpu = {.lanes = 1,
                                   .row_lanes = 1,
                                   .attn_lanes = 1,
@@ -105,6 +105,7 @@ infer_status ocl_dev_open(const infer_host *host, uint32_t index, infer_device *
     dev->max_buffer = ocl_number(cl, id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
     dev->local_bytes = ocl_number(cl, id, CL_DEVICE_LOCAL_MEM_SIZE);
     dev->units = (uint32_t)ocl_number(cl, id, CL_DEVICE_MAX_COMPUTE_UNITS);
+    dev->units += !dev->units; /* it did not say */
     dev->cache_dir = host->config_get(host->ctx, "cache_dir");
     pthread_mutex_init(&dev->mu, NULL);
     infer_status s = choose_tune(dev);

@@ -15,9 +15,9 @@ static const char *const unpack_of[INFER_FMT_COUNT] = {
     [INFER_FMT_Q5_K] = "q5_k", [INFER_FMT_Q6_K] = "q6_k", [INFER_FMT_MXFP4] = "mxfp4",
 };
 
-/* Of those, the ones that lanes read by eights (kernels/matmul_lanes.cl). */
+/* Of those, the ones that lanes read by eights (kernels/eights.cl). */
 static const uint8_t by_eights[INFER_FMT_COUNT] = {
-    [INFER_FMT_F32] = 1,  [INFER_FMT_F16] = 1,  [INFER_FMT_BF16] = 1, [INFER_FMT_Q4_0] = 1,
+    [INFER_FMT_F32] = 1,  [INFER_FMT_F16] = 1,  [INFER_FMT_BF16] = 1, [INFER_FMT_F8_E4M3] = 1, [INFER_FMT_Q4_0] = 1,
     [INFER_FMT_Q4_1] = 1, [INFER_FMT_Q8_0] = 1, [INFER_FMT_Q4_K] = 1, [INFER_FMT_Q6_K] = 1,
 };
 

@@ -10,7 +10,7 @@
 enum { BATCH = 1 << 20, MOST_PARTS = 4, EIGHT = 8 }; /* bytes that are sent at a time, at least a row */
 
 /* Parts of a block, in the order in which a row has them: all blocks' first parts, then all second ones
- * (kernels/matmul_lanes.cl, planes_*). */
+ * (kernels/eights.cl, planes_*). */
 static const struct {
     struct {
         uint8_t from, bytes;

@@ -83,6 +83,21 @@ float last_factor(const lp_attn *p, const G uchar *sinks, int head, float most, 
     return keep / (total * keep + (p->sinks.fmt ? exp(sink - m) : 0.0f));
 }
 
+/* Element i of a value. */
+float value_at(const G uchar *v, int i)
+{
+    const int fmt = VF;
+    if (fmt == FMT_Q8_0) {
+        const G uchar *p = v + 34 * (i / 32);
+        return (float)(char)p[2 + i % 32] * half_at(p);
+    }
+    if (fmt == FMT_Q4_0) {
+        const G uchar *p = v + 18 * (i / 32);
+        return (float)((p[2 + i % 16] >> (i % 32 / 16 * 4) & 15) - 8) * half_at(p);
+    }
+    return ld_plain(v, fmt, i);
+}
+
 #if LANES == 1
 
 /* q . key, q in local memory, n elements. */
@@ -111,20 +126,6 @@ float key_dot(const L float *q, const G uchar *k, int n)
     for (; i < n; i++)
         rest = fma(q[i], ld(k, fmt, i), rest);
     return sum8(s) + rest;
-}
-
-float value_at(const G uchar *v, int i)
-{
-    const int fmt = VF;
-    if (fmt == FMT_Q8_0) {
-        const G uchar *p = v + 34 * (i / 32);
-        return (float)(char)p[2 + i % 32] * half_at(p);
-    }
-    if (fmt == FMT_Q4_0) {
-        const G uchar *p = v + 18 * (i / 32);
-        return (float)((p[2 + i % 16] >> (i % 32 / 16 * 4) & 15) - 8) * half_at(p);
-    }
-    return ld_plain(v, fmt, i);
 }
 
 /* acc += p * value. */

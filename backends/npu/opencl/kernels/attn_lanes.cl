@@ -6,7 +6,7 @@
 
 #define KL 4
 
-raw8 raw_of(int fmt, const G uchar *row, int i, int wide)
+raw8 raw_any(int fmt, const G uchar *row, int i, int wide)
 {
     switch (fmt) {
     case FMT_F32:
@@ -24,7 +24,7 @@ raw8 raw_of(int fmt, const G uchar *row, int i, int wide)
     }
 }
 
-float8 eight_of(int fmt, raw8 r, int i, int wide, float *d)
+float8 eight_any(int fmt, raw8 r, int i, int wide, float *d)
 {
     switch (fmt) {
     case FMT_F32:
@@ -42,26 +42,26 @@ float8 eight_of(int fmt, raw8 r, int i, int wide, float *d)
     }
 }
 
-float add_eight(float s, const L float *q, raw8 r, int g, int wide)
+float add_key_eight(float s, const L float *q, raw8 r, int g, int wide)
 {
     float d;
-    float8 k = eight_of(KF, r, g, wide, &d);
+    float8 k = eight_any(KF, r, g, wide, &d);
     return fma(mac8(k, vload8(g, q), 0), d, s);
 }
 
-/* This lane's part of q . key, of n elements. */
+/* This lane's part of q . key, of n elements: whole blocks where the format has any. */
 float dot_part(const L float *q, const G uchar *k, int n, int part, int wide)
 {
     int whole = n / 8, last = whole - 1;
     float s = 0;
     for (int g = part; g < whole; g += 4 * KL) {
         int g1 = g + KL, g2 = g + 2 * KL, g3 = g + 3 * KL;
-        raw8 r0 = raw_of(KF, k, g, wide), r1 = raw_of(KF, k, min(g1, last), wide),
-             r2 = raw_of(KF, k, min(g2, last), wide), r3 = raw_of(KF, k, min(g3, last), wide);
-        s = add_eight(s, q, r0, g, wide);
-        s = g1 < whole ? add_eight(s, q, r1, g1, wide) : s;
-        s = g2 < whole ? add_eight(s, q, r2, g2, wide) : s;
-        s = g3 < whole ? add_eight(s, q, r3, g3, wide) : s;
+        raw8 r0 = raw_any(KF, k, g, wide), r1 = raw_any(KF, k, min(g1, last), wide),
+             r2 = raw_any(KF, k, min(g2, last), wide), r3 = raw_any(KF, k, min(g3, last), wide);
+        s = add_key_eight(s, q, r0, g, wide);
+        s = g1 < whole ? add_key_eight(s, q, r1, g1, wide) : s;
+        s = g2 < whole ? add_key_eight(s, q, r2, g2, wide) : s;
+        s = g3 < whole ? add_key_eight(s, q, r3, g3, wide) : s;
     }
     for (int i = 8 * whole; i < n && part == 0; i++)
         s = fma(q[i], ld_plain(k, KF, i), s);
@@ -69,10 +69,10 @@ float dot_part(const L float *q, const G uchar *k, int n, int part, int wide)
 }
 
 /* a += prob * eight g of a value; where < 0: there is none. */
-float8 add_value(float8 a, raw8 r, int g, int wide, long where, float prob)
+float8 add_value_eight(float8 a, raw8 r, int g, int wide, long where, float prob)
 {
     float d;
-    float8 v = eight_of(VF, r, g, wide, &d);
+    float8 v = eight_any(VF, r, g, wide, &d);
     return where < 0 ? a : fma(v, (float8)(prob * d), a);
 }
 
@@ -83,24 +83,24 @@ float8 add_values(float8 a, const G uchar *vp, const L long *where, const L floa
     for (int j = first; j < n; j += 4 * step) {
         int j1 = j + step, j2 = j + 2 * step, j3 = j + 3 * step, last = n - 1;
         long w0 = where[j], w1 = where[min(j1, last)], w2 = where[min(j2, last)], w3 = where[min(j3, last)];
-        raw8 r0 = raw_of(VF, vp + max(w0, 0L), g, wide), r1 = raw_of(VF, vp + max(w1, 0L), g, wide),
-             r2 = raw_of(VF, vp + max(w2, 0L), g, wide), r3 = raw_of(VF, vp + max(w3, 0L), g, wide);
-        a = add_value(a, r0, g, wide, w0, prob[j]);
-        a = j1 < n ? add_value(a, r1, g, wide, w1, prob[j1]) : a;
-        a = j2 < n ? add_value(a, r2, g, wide, w2, prob[j2]) : a;
-        a = j3 < n ? add_value(a, r3, g, wide, w3, prob[j3]) : a;
+        raw8 r0 = raw_any(VF, vp + max(w0, 0L), g, wide), r1 = raw_any(VF, vp + max(w1, 0L), g, wide),
+             r2 = raw_any(VF, vp + max(w2, 0L), g, wide), r3 = raw_any(VF, vp + max(w3, 0L), g, wide);
+        a = add_value_eight(a, r0, g, wide, w0, prob[j]);
+        a = j1 < n ? add_value_eight(a, r1, g, wide, w1, prob[j1]) : a;
+        a = j2 < n ? add_value_eight(a, r2, g, wide, w2, prob[j2]) : a;
+        a = j3 < n ? add_value_eight(a, r3, g, wide, w3, prob[j3]) : a;
     }
     return a;
 }
 
-/* The same of an eight of which a plain value has m elements only. */
+/* The same of an eight of which a value has m elements only. */
 float8 add_ends(float8 a, const G uchar *vp, const L long *where, const L float *prob, int first, int step, int n, int g,
                 int m)
 {
     for (int j = first; j < n; j += step) {
         float v[8];
         for (int i = 0; i < 8; i++)
-            v[i] = where[j] >= 0 && i < m ? ld_plain(vp + where[j], VF, 8 * g + i) : 0.0f;
+            v[i] = where[j] >= 0 && i < m ? value_at(vp + where[j], 8 * g + i) : 0.0f;
         a = fma(vload8(0, v), (float8)(prob[j]), a);
     }
     return a;
@@ -127,9 +127,11 @@ float over_lanes(float v, int add, L float *tmp)
     return r;
 }
 
-int is_wide(const G uchar *base, const lp_tensor *t)
+/* Whether vectors begin at multiples of 16 bytes, for formats that are read otherwise then. */
+int is_wide(int fmt, const G uchar *base, const lp_tensor *t)
 {
-    return !(((ulong)(uintptr_t)base | t->off | (ulong)t->s0 | (ulong)t->s1 | (ulong)t->s2) % 16);
+    return (fmt == FMT_F32 || fmt == FMT_F16 || fmt == FMT_BF16) &&
+           !(((ulong)(uintptr_t)base | t->off | (ulong)t->s0 | (ulong)t->s1 | (ulong)t->s2) % 16);
 }
 
 /* q_at: local memory for one query. */
@@ -142,7 +144,7 @@ __kernel GROUP_OF_LANES void attention(const G uchar *q, const G uchar *kp, cons
     L long key[LANES], value[LANES];
     int head = get_group_id(0), row = get_group_id(1), lane = get_local_id(0), d = p.k.width, dv = p.y.width;
     int live = row < rows_of(counts, &p.rows); /* no return before a barrier: some compilers lose the lane's number */
-    int k_wide = is_wide(kp, &p.k), v_wide = is_wide(vp, &p.v);
+    int k_wide = is_wide(KF, kp, &p.k), v_wide = is_wide(VF, vp, &p.v);
     int eights = (dv + 7) / 8, groups = LANES / eights, g = lane % eights, group = lane / eights;
     int m = group < groups ? min(8, dv - 8 * g) : 0; /* elements that this lane adds up */
     reach r = reach_of(&p, row, live, table, len_p, start_p, tree_p);

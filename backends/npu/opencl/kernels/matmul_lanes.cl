@@ -1,7 +1,7 @@
 /* Products on devices with lanes (matmul.cl has what they share). mv1 and mvr: LK lanes take groups along K of one
  * column in turns, neighbours in memory by neighbouring lanes, so that a weight is read in whole lines: bound by those
- * bytes at few rows, where numbers made of them cost little. A group is 8 elements where the format has an eight_*
- * (eights.cl), else the 32 of UNPACK. tile: TILE x TILE outputs a work-group through local memory, bound by float
+ * bytes at few rows, where numbers made of them cost little. A group is 8 or 16 elements where the format has an eight_*
+ * (eights.cl), else the 32 of UNPACK; mvs, mvg and mvq are the same for several weights, with what follows them. tile: TILE x TILE outputs a work-group through local memory, bound by float
  * arithmetic. A program has the kernels of one kind of op (MAKES_*). WIDE: rows of x, and of plain weights, begin at
  * multiples of 16 bytes. SPDX-License-Identifier: Apache-2.0 */
 #if LANES > 1
@@ -35,7 +35,8 @@ float8 x8(const G uchar *p, int i)
 
 #ifdef EIGHT
 #define GROUP (8 * EIGHTS)
-/* Groups of a lane that are under way at once. Written out: what stays a loop keeps its bytes in memory. */
+/* Groups of a lane that are under way at once. Written out: some compilers keep the bytes of a loop over them in memory;
+ * the loops over the two columns they unroll. */
 #if defined(PLAIN) && PLAIN == FMT_F32
 #define TURNS      2
 #define EACH(M, R, H) M(0, R, H) M(1, R, H)
@@ -249,8 +250,8 @@ float joined(const L float *red)
            finish(&p, have ? joined(red[r][mine]) : 0.0f, r0 + r, column, bias, e0, e1, e2, e3));
 
 /* CI columns a lane, so that loads of several are under way. Lane r of a column's joins and stores row r. */
-#define MV(NAME, ATTRIBUTE, R, H)                                                                                      \
-    __kernel ATTRIBUTE void NAME(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias,          \
+#define MV(NAME, R, H)                                                                                                 \
+    __kernel GROUP_OF_COLUMNS void NAME(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias,          \
                                  const G uchar *e0, const G uchar *e1, const G uchar *e2, const G uchar *e3, G uchar *y, \
                                  const G uchar *counts, MEM_##H const lp_mm p BLOCK_##H LOCAL_##H)                     \
     {                                                                                                                  \
@@ -266,16 +267,16 @@ float joined(const L float *red)
         SETS(R, H, POINT_MV, STORE_MV)                                                                                 \
     }
 
-MV(mv1, , 1, ROWS)
-MV(mvr, , MVR, ROWS)
+MV(mv1, 1, ROWS)
+MV(mvr, MVR, ROWS)
 #if XF == FMT_F32 /* what launches of several nodes are for, so that programs for other rows are built sooner */
-MV(mv1_norm, GROUP_OF_COLUMNS, 1, NORM)
+MV(mv1_norm, 1, NORM)
 #endif
 
 /* 256 lanes, each TILE / 16 by TILE / 16 outputs; 32 of K a turn. Columns and rows past the end compute on the last. */
 #ifdef PLANES
 /* Eight i of a row of k elements. */
-float8 eight_of(const G uchar *row, int i, int k)
+float8 eight_at(const G uchar *row, int i, int k)
 {
     float d;
     float8 v = EIGHT(RAW(EIGHT)(row, i / EIGHTS, k), i / EIGHTS, i % EIGHTS, &d);
@@ -284,8 +285,8 @@ float8 eight_of(const G uchar *row, int i, int k)
 
 void unpack_planes(const G uchar *row, int g, int k, float16 *a, float16 *b)
 {
-    *a = (float16)(eight_of(row, 4 * g, k), eight_of(row, 4 * g + 1, k));
-    *b = (float16)(eight_of(row, 4 * g + 2, k), eight_of(row, 4 * g + 3, k));
+    *a = (float16)(eight_at(row, 4 * g, k), eight_at(row, 4 * g + 1, k));
+    *b = (float16)(eight_at(row, 4 * g + 2, k), eight_at(row, 4 * g + 3, k));
 }
 #define TILE_UNPACK(row, g, a, b) unpack_planes(row, g, p.k, a, b)
 #else
@@ -293,7 +294,7 @@ void unpack_planes(const G uchar *row, int g, int k, float16 *a, float16 *b)
 #endif
 
 #define TQ (TILE / 16)
-__kernel void tile(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias, const G uchar *e0,
+__kernel __attribute__((reqd_work_group_size(256, 1, 1))) void tile(const G uchar *x, const G uchar *w, const G uchar *ids, const G uchar *bias, const G uchar *e0,
                    const G uchar *e1, const G uchar *e2, const G uchar *e3, G uchar *y, const G uchar *counts,
                    const lp_mm p)
 {
@@ -388,18 +389,18 @@ int weight_of(const lp_mms *p, int *c)
         st((i == 0 ? y0 : i == 1 ? y1 : y2) + at(&p.y[i], r0 + r), p.y[i].fmt, column, sum);                           \
     }
 
-#define MVS(NAME, ATTRIBUTE, R, H)                                                                                     \
-    __kernel ATTRIBUTE void NAME(const G uchar *x, const G uchar *w0, const G uchar *w1, const G uchar *w2,            \
+#define MVS(NAME, R, H)                                                                                                \
+    __kernel GROUP_OF_COLUMNS void NAME(const G uchar *x, const G uchar *w0, const G uchar *w1, const G uchar *w2,            \
                                  const G uchar *b0, const G uchar *b1, const G uchar *b2, G uchar *y0, G uchar *y1,    \
                                  G uchar *y2, const G uchar *counts, MEM_##H const lp_mms p BLOCK_##H LOCAL_##H)       \
     {                                                                                                                  \
         OF_ONE_X(R, p.n[0] + p.n[1] + p.n[2])                                                                          \
         SETS(R, H, POINT_MVS, STORE_MVS)                                                                               \
     }
-MVS(mvs1, , 1, ROWS)
-MVS(mvsr, , MVR, ROWS)
+MVS(mvs1, 1, ROWS)
+MVS(mvsr, MVR, ROWS)
 #if XF == FMT_F32
-MVS(mvs1_norm, GROUP_OF_COLUMNS, 1, NORM)
+MVS(mvs1_norm, 1, NORM)
 #endif
 
 /* Q, K and V with what follows them: Q and K rotated as `rope` says, Q to rows, K and V to the cache. A lane has both

@@ -130,8 +130,8 @@ float candidate(float v, const G uint *mask, int i)
     return forbidden || isnan(v) ? -INFINITY : fmin(v, FLT_MAX);
 }
 
-/* The best of a row as it is, in one pass with the logarithm of the sum of exp(logit - best): each lane has both of its
- * own elements and brings its sum to a larger best when it meets one. */
+/* The best of a row as it is, in one pass with the logarithm of the sum of exp(logit - best): a lane has the best of its
+ * own elements and their sum, which is scaled whenever it meets a better one. */
 int best_of(const G uchar *x, int fmt, int n, float *lse, L float *tmp, L int *tmi)
 {
     int best = -1;
