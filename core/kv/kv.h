@@ -80,8 +80,8 @@ void infer_kv_seq_truncate(infer_kv_pool *p, infer_kv_seq *s, uint64_t n_tokens)
 void infer_kv_seq_foresee(const infer_kv_pool *p, const infer_kv_seq *s);
 /* Makes `child` (initialised, empty) share all of `parent`'s blocks. INFER_E_INVALID: it is not empty, or too short. */
 infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, infer_kv_seq *child);
-/* Appends a block in use, the first n_tokens of whose tokens become the sequence's; it must end on a block's edge. 0:
- * its table is full, or its max_tokens too few, and nothing changed. */
+/* Appends a block in use, the first n_tokens (at least one) of whose tokens become the sequence's; it must end on a
+ * block's edge. 0: its table is full, or its max_tokens too few, and nothing changed. */
 int infer_kv_seq_share(infer_kv_pool *p, infer_kv_seq *s, int32_t block, uint32_t n_tokens);
 /* Puts another block in use, which holds the same, in place of block i. */
 void infer_kv_seq_swap(infer_kv_pool *p, infer_kv_seq *s, uint32_t i, int32_t block);

@@ -239,7 +239,7 @@ infer_status infer_kv_seq_fork(infer_kv_pool *p, const infer_kv_seq *parent, inf
 
 int infer_kv_seq_share(infer_kv_pool *p, infer_kv_seq *s, int32_t block, uint32_t n_tokens)
 {
-    if (s->n_tokens % p->block_size || n_tokens > p->block_size || n_tokens > s->max_tokens - s->n_tokens)
+    if (!n_tokens || s->n_tokens % p->block_size || n_tokens > p->block_size || n_tokens > s->max_tokens - s->n_tokens)
         return 0;
     share(p, block);
     append(p, s, block);

@@ -154,6 +154,7 @@ static void stop_one(infer_sched *s, infer_req *r)
     s->n_running--;
     s->free_slots[s->n_free_slots++] = r->slot;
     r->slot = -1;
+    r->step_rows = 0;
     let_go(s, r);
 }
 
@@ -606,9 +607,9 @@ static uint32_t put_running(infer_sched *s, infer_step *st, int which)
     for (uint32_t i = 0; i < n; i++) {
         enum { FAR = 6, NEAR = 3 }; /* of some 30 ns each */
         infer_req *r = s->order[i];
-        if (which == DECODES && i + FAR < n)
+        if (which == DECODES && i + FAR < n) /* the first pass */
             foresee_hot(s->order[i + FAR]);
-        if (which == DECODES && i + NEAR < n) /* the first pass */
+        if (which == DECODES && i + NEAR < n)
             infer_kv_seq_foresee(s->pool, &s->order[i + NEAR]->seq);
         const int waits = r->n_computed == r->n_tokens || /* for its last rows, or for its last token */
                           (r->n_made < r->n_tokens && (r->n_tokens == r->cap_tokens || r->beams)); /* or for others */

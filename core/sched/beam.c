@@ -114,10 +114,10 @@ static infer_status check(const infer_req *r, const infer_request *q, infer_erro
 /* A member with what it borrows of the first one's, and a text of its own. */
 static infer_req *member_of(const infer_req *r, uint32_t i)
 {
-    infer_req *m = infer_calloc(1, sizeof *m);
+    infer_req *m = infer_req_alloc();
     int32_t *tokens = infer_malloc(r->cap_tokens * sizeof *tokens);
     if (!m || !tokens) {
-        infer_free(m);
+        infer_req_free(m);
         infer_free(tokens);
         return NULL;
     }
@@ -193,7 +193,7 @@ void infer_beams_destroy(infer_beams *g)
     for (uint32_t i = 1; i < g->search.width; i++) {
         infer_free(g->member[i]->seq.blocks);
         infer_free(g->member[i]->tokens);
-        infer_free(g->member[i]);
+        infer_req_free(g->member[i]);
     }
     infer_free(g->ids);
     infer_free(g);

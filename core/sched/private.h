@@ -169,6 +169,9 @@ infer_status infer_req_create(const infer_request *r, const infer_tokenizer *tok
                               uint32_t ctx_size, infer_req **out, infer_error *err);
 /* The blocks must have been given back. */
 void infer_req_destroy(infer_req *r);
+/* Memory of a request alone, zeroed, on a cache line; NULL: there is none. */
+infer_req *infer_req_alloc(void);
+void infer_req_free(infer_req *r);
 /* Whether generation ends at this id by an end token or a stop id. */
 int infer_req_is_end(const infer_req *r, const infer_tokenizer *tok, int32_t id);
 /* Takes text in; gives out what is certain (*p, *n: valid until the next call, and no longer than `text`) and whether a
@@ -264,7 +267,8 @@ void infer_step_destroy(infer_step *st);
 /* Chooses the rows of the next step and writes the image, as if the step under way had succeeded: decodes first, then
  * prompt chunks, each in order of admission, then newly admitted requests, under the token budget (so never more run
  * than it has rows). When blocks run out, who came last (among the lowest priority) is preempted, to be computed again.
- * Returns the rows; 0 only when no request is known, or all that are wait for their last token. */
+ * Returns the rows; 0 only when no request is known, or all that are wait for their last token. The step that was built
+ * before it has begun or is undone: its requests have their rows (step_rows) until then. */
 uint32_t infer_sched_build(infer_sched *s, infer_step *st, uint64_t now);
 /* Adds requests that came since it was built. Returns the rows. */
 uint32_t infer_sched_top_up(infer_sched *s, infer_step *st, uint64_t now);

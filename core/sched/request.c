@@ -131,16 +131,28 @@ static infer_status copy_in(infer_req *x, const infer_request *r, const infer_to
     return tok ? infer_detok_create(tok, INFER_DECODE_SKIP_SPECIAL, &x->detok) : INFER_OK;
 }
 
+infer_req *infer_req_alloc(void)
+{
+    infer_req *r = infer_alloc_aligned(sizeof *r, 64);
+    if (r)
+        memset(r, 0, sizeof *r);
+    return r;
+}
+
+void infer_req_free(infer_req *r)
+{
+    infer_free_aligned(r);
+}
+
 infer_status infer_req_create(const infer_request *r, const infer_tokenizer *tok, uint32_t n_vocab, uint32_t n_embd,
                               uint32_t ctx_size, infer_req **out, infer_error *err)
 {
     infer_request full = {0};
     memcpy(&full, r, r->struct_size < sizeof full ? r->struct_size : sizeof full);
     INFER_TRY(check(&full, n_vocab, ctx_size, err));
-    infer_req *x = infer_alloc_aligned(sizeof *x, 64);
+    infer_req *x = infer_req_alloc();
     if (!x)
         return infer_error_set(err, INFER_E_NO_MEMORY, "request: no host memory");
-    memset(x, 0, sizeof *x);
     x->user = full.user;
     x->flags = full.flags;
     x->priority = full.priority;
@@ -188,7 +200,7 @@ void infer_req_destroy(infer_req *r)
     infer_free(r->counts);
     infer_free(r->bias);
     infer_free(r->tokens);
-    infer_free_aligned(r);
+    infer_req_free(r);
 }
 
 int infer_req_is_end(const infer_req *r, const infer_tokenizer *tok, int32_t id)

@@ -407,6 +407,13 @@ static inline uint32_t build(world *w)
     w->st = &w->steps[1 - w->st->number];
     w->s.spec.ready = !w->under_way;
     uint32_t rows = infer_sched_build(&w->s, w->st, ++w->now);
+    for (uint32_t q = 0; q < w->st->n_batch;
+         q++) { /* rows of the table stay from step to step: here they are up to date */
+        const infer_req *r = w->st->batch[q].r;
+        if (r)
+            assert_memory_equal(&w->st->im->block_table[(size_t)q * w->s.max_blocks], r->seq.blocks,
+                                r->seq.n_blocks * sizeof *r->seq.blocks);
+    }
     check_books(w);
     return rows;
 }
